@@ -79,7 +79,7 @@ def measure(pairs: Path, folder: Path) -> tuple[float, float]:
 
 
 def compare(old: Path | None, num: int, repeats: int) -> dict[str, dict[str, float]]:
-    """Return how many mathematical answers this checkout and an older one score per CPU second, and the ratio.
+    """Return how many mathematical answers this checkout and another one score per CPU second, and the ratio.
 
     The figures are medians, by kind of answers. Without `old` only this checkout is measured.
     """
@@ -121,7 +121,10 @@ def print_comparison(result: dict[str, dict[str, float]]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure how fast the verifier `math` scores each kind of answers, and print the comparison."""
+    """Measure how many answers the verifier `math` scores per CPU second in this checkout and another one.
+
+    Prints the comparison for each kind of answers.
+    """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--old", type=Path, help="folder of another checkout")
     parser.add_argument("--answers", type=int, default=2000)

@@ -71,7 +71,10 @@ def measure_seconds(folder: Path, kind: str, num: int) -> float:
 
 
 def main() -> None:
-    """Measure how fast the verifier `code` scores programs with each kind of tests, and print the medians."""
+    """Measure how fast the verifier `code` scores programs in this checkout and in another one.
+
+    Prints the medians for each kind of tests.
+    """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--against", type=Path, help="a checkout of another revision")
     parser.add_argument("--programs", type=int, default=40, help="of each repeat")

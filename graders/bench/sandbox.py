@@ -54,7 +54,7 @@ KINDS: dict[str, tuple[SandboxProgram, int, Callable[[SandboxResult], bool]]] = 
 
 
 def measure_rate(sandboxes: list[Sandbox], kind: str, num_tests: int) -> float:
-    """Return how many tests per second these sandboxes run together, each sandbox in its own thread."""
+    """Return how many tests per second these code sandboxes run together, each sandbox in its own thread."""
     program, tests_in_program, passes = KINDS[kind]
     num_runs = max(1, num_tests // tests_in_program)
 
@@ -70,7 +70,7 @@ def measure_rate(sandboxes: list[Sandbox], kind: str, num_tests: int) -> float:
 
 
 def main() -> None:
-    """Measure how many tests of each kind the sandbox runs per second, and print the rates."""
+    """Measure how many tests the code sandbox runs per second, for several kinds of programs, and print the rates."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=300, help="tests of each repeat and sandbox")
     parser.add_argument("--repeats", type=int, default=5)

@@ -41,7 +41,7 @@ class Processes(Protocol):
     """Processes that score the responses of a pool. `ProcessPool` is one implementation."""
 
     def judge(self, verifier: str, payload: Mapping[str, Any], responses: Sequence[str], /) -> Verdicts:
-        """Score texts with a verifier, and return scores with reasons by index."""
+        """Score texts with a verifier, and return the scores, with reasons by the index of the text."""
 
     def load(self, verifier: str, /) -> None:
         """Import a verifier and its libraries, before the first text is scored."""
@@ -68,8 +68,8 @@ class Pool:
         """Start the processes that grade responses.
 
         `seconds` limits the time for one response. A response that takes longer has a failed grade. `services` limits
-        requests to services. With `record_folder` the answers of services are stored there, in one file for each
-        `worker`. `processes` replaces the pool's own processes.
+        requests to scoring services. With `record_folder` the answers of services are stored there, in one file for
+        each `worker`. `processes` replaces the pool's own processes.
         """
         deadlines = seconds if isinstance(seconds, Deadlines) else Deadlines(seconds)
         self._processes = processes or ProcessPool(deadlines)
@@ -108,10 +108,10 @@ class Pool:
         prompt: Messages = (),
         counts: Mapping[str, int] | None = None,
     ) -> Verdicts:
-        """Score texts with processes or services, as each verifier and each part of a composite verifier needs.
+        """Score texts with processes or remote services, as each verifier and each part of a composite verifier needs.
 
         `prompt` has the prompt's messages, which are sent to services. `counts` has the number of responses for each
-        text, one each without it. Raises ConfigError when a verifier cannot be loaded or a key is missing, and
+        text, one each without it. Raises ConfigError when a verifier cannot be loaded or an API key is missing, and
         ResourceError when no process can be started. Raises ServiceError when a service fails and settings say that
         this ends the run.
         """
@@ -128,14 +128,20 @@ class Pool:
         return self._processes.judge(verifier, payload, texts)
 
     def load(self, verifier: str) -> None:
-        """Import a verifier and its libraries before the first text needs them. Raises the errors of `judge`."""
+        """Import a verifier and its libraries before the first text needs them.
+
+        Raises ConfigError when the verifier cannot be loaded, and ResourceError when no process can be started.
+        """
         if is_remote(verifier):
             self._services()
         else:
             self._processes.load(verifier)
 
     def take_usage(self) -> dict[str, float]:
-        """Return counts of requests to services since the last call, by the names of metrics without their group."""
+        """Return counts of requests to scoring services since the last call of this method, by the name of the metric.
+
+        The names come without the group of the metric.
+        """
         return self._services().take_usage()
 
     def close(self) -> None:
@@ -160,6 +166,9 @@ class Pool:
 
 
 def grade(verifier: str, payload: Mapping[str, Any], response: str, seconds: float = SECONDS) -> Grade:
-    """Grade one response in a process of its own, where a `Pool` would grade many faster. Raises as `Pool.grade`."""
+    """Grade one response with a verifier in a process of its own, where a `Pool` would grade many faster.
+
+    Raises DataError for a payload that the verifier cannot score with, and ConfigError for an unknown verifier.
+    """
     with Pool(seconds) as pool:
         return pool.grade(verifier, payload, [response])[0]

@@ -46,7 +46,7 @@ class BenchmarkComparison:
 def read_evaluation(path: Path) -> EvaluationScores:
     """Read a model's scores from an evaluation.json.
 
-    Raises CheckpointError when the file cannot be read or has another version.
+    Raises CheckpointError when the file cannot be read or was written by another version.
     """
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -70,10 +70,10 @@ def share_right(digits: str) -> float:
 def compare_evaluations(
     other: EvaluationScores, this: EvaluationScores, num_resamples: int
 ) -> dict[str, BenchmarkComparison]:
-    """Compare two evaluations by benchmark, and for several also as "all prompts" and "mean of benchmarks".
+    """Compare two models' evaluations on each benchmark, and if there are several also over all of them.
 
-    Raises CheckpointError when the two models were asked different questions, or with different settings. The message
-    names the differences.
+    Several benchmarks are also compared as "all prompts" and as "mean of benchmarks". Raises CheckpointError when the
+    two models were asked different questions, or with different settings. The message names the differences.
     """
     wrong = _misfits(other, this)
     if wrong:
@@ -93,7 +93,10 @@ def compare_evaluations(
 
 
 def _compare_strata(strata: Sequence[Float64], confidence: float, num_resamples: int) -> BenchmarkComparison:
-    """Compare two models over strata of [prompts, 2] success rates, of the other model and of this one."""
+    """Compare two models with a paired test over strata of prompts, such as one stratum for each benchmark.
+
+    A stratum holds success rates [prompts, 2]: of the earlier model in column 0, of the later model in column 1.
+    """
     differences = [values[:, 1] - values[:, 0] for values in strata]
     signs = np.sign(np.concatenate(differences))
     return BenchmarkComparison(

@@ -80,13 +80,13 @@ class PromptCounts:
         return kept * counts.successes, kept * counts.failures
 
     def discount(self) -> None:
-        """Discount the counts of right and wrong rollouts by one update, because the policy has changed."""
+        """Discount the counts of right and wrong rollouts of all prompts by one policy update."""
         self.num_updates += 1
 
     def observe(self, prompt: Prompt, successes: int, num_rollouts: int) -> None:
-        """Add the right and wrong rollouts of a prompt to its counts.
+        """Add a prompt's right and wrong rollouts to its counts.
 
-        When there are too many prompts, the least recently seen one is dropped.
+        When more than `max_prompts` prompts have counts, the least recently seen prompt is dropped.
         """
         old_successes, old_failures = self.counts_of(prompt)
         key = prompt_key(prompt)
@@ -107,7 +107,7 @@ class PromptCounts:
         self._counts = OrderedDict((key, Counts(*counts)) for key, counts in state["prompts"].items())
 
     def _kept(self, counts: Counts) -> float:
-        """Return the factor by which a prompt's old counts are discounted now."""
+        """Return the factor that discounts a prompt's success counts for the policy updates since they last changed."""
         return float(self.memory ** (self.num_updates - counts.update))
 
 
@@ -122,13 +122,16 @@ class RetiringPool:
         self.begin_step()
 
     def begin_step(self) -> None:
-        """Reset the step's numbers of retired and of sampled prompts."""
+        """Reset this step's counts of prompts that were skipped as solved, sampled again, or not retired."""
         self.num_retired = 0  # prompts that came up and were skipped
         self.num_rechecked = 0
         self.num_unretired = 0
 
     def take_prompts(self, num: int) -> list[Prompt]:
-        """Return the next `num` prompts to sample. Raises StarvationError when all are retired."""
+        """Return the next `num` prompts to sample, without most of the retired (solved) ones.
+
+        Raises StarvationError when all prompts are retired.
+        """
         taken: list[Prompt] = []
         while len(taken) < num:
             taken += self._unretired(num - len(taken))
@@ -143,18 +146,18 @@ class RetiringPool:
             self.counts.observe(scored.prompt, int(is_right.sum()), len(is_right))
 
     def metrics(self) -> dict[str, float]:
-        """Return how many prompts the step retired and how many retired ones it sampled again."""
+        """Return metrics of a step: how many retired (solved) prompts were skipped and how many were sampled again."""
         return {
             "rollouts/prompts_retired": float(self.num_retired),
             "rollouts/prompts_rechecked": float(self.num_rechecked),
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the pool's success counts for a checkpoint, in a form that JSON can hold."""
+        """Return the prompt pool's success counts for a checkpoint, in a form that JSON can hold."""
         return self.counts.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the pool's success counts from a checkpoint."""
+        """Restore the prompt pool's success counts from a checkpoint."""
         self.counts.load_state_dict(state)
 
     def is_retired(self, prompt: Prompt) -> bool:
@@ -164,17 +167,20 @@ class RetiringPool:
         return num > 0 and successes >= self.params.retire_from * num
 
     def recheck_probability(self) -> float:
-        """Return the probability that the next retired prompt is sampled again.
+        """Return the probability that the next retired (solved) prompt is sampled again.
 
-        With it `recheck` of the sampled prompts are retired ones, if prompts continue to come up as they did in this
-        step.
+        With this probability the share `recheck` of the sampled prompts are retired ones, if prompts continue to come
+        up as they did in this step.
         """
         share = self.params.recheck
         num_retired = self.num_retired + self.num_rechecked
         return min(1.0, share / (1 - share) * (self.num_unretired + 1) / (num_retired + 1))
 
     def _unretired(self, num: int) -> list[Prompt]:
-        """Return those of the stream's next prompts, read `num` at a time, that are not left out; at least one."""
+        """Return those of the stream's next prompts that are not skipped as solved, at least one.
+
+        Prompts are read `num` at a time. Raises StarvationError when MAX_RETIRED prompts in a row are skipped.
+        """
         num_seen = 0
         while num_seen < MAX_RETIRED:
             left = [prompt for prompt in self.prompts.take_prompts(num) if not self._leave_out(prompt)]
@@ -187,9 +193,9 @@ class RetiringPool:
         )
 
     def _leave_out(self, prompt: Prompt) -> bool:
-        """Return whether to skip a prompt that has come up, and count it.
+        """Return whether to skip the stream's next prompt, and count the prompt.
 
-        True for a retired prompt that is not sampled again.
+        Only retired (solved) prompts are skipped, unless they are drawn to be sampled again.
         """
         if not self.is_retired(prompt):
             self.num_unretired += 1
@@ -214,7 +220,7 @@ def prompt_key(prompt: Prompt) -> str:
 
 
 def uniform_hash(seed: int, uid: str) -> float:
-    """Return a number uniform in [0, 1) that depends only on the seed and the uid."""
+    """Return a uniform pseudorandom number in [0, 1) that depends only on the seed and the prompt's uid."""
     text = f"{seed}/{uid}/wave -1"
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64

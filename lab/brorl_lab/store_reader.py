@@ -41,10 +41,11 @@ Columns = dict[str, np.ndarray]
 
 
 def read_step(run_folder: Path, step: int, fates: Collection[str] | None = None) -> StepRecord:
-    """Return a stored step with the groups of the given fates, or with all groups.
+    """Return a training step from the rollout store, with the groups of the given fates or with all groups.
 
-    Tokens are put into the object store where Ray is running. Only one group at a time is in this process. Raises
-    DataError when the step is missing or cannot be read.
+    A group's fate says whether the step trained on it, dropped it, and so on. Tokens are put into Ray's object store
+    where Ray is running. Only one group at a time is in this process. Raises DataError when the step is missing or
+    cannot be read.
     """
     files = StoreFiles(run_folder)
     with _data_errors(files, step):
@@ -75,7 +76,10 @@ def _data_errors(files: StoreFiles, step: int) -> Iterator[None]:
 
 
 def _step_numbers(groups: pa.Table) -> dict[str, Any]:
-    """Return the numbers of a stored step itself, such as its version. Raises DataError for another format."""
+    """Return the metadata of a stored training step, such as the policy's version and the learning rate.
+
+    Raises DataError when the step is stored in another format.
+    """
     numbers: dict[str, Any] = json.loads(groups.schema.metadata[METADATA])
     if numbers["format"] != FORMAT:
         raise DataError(f"a stored step has format {numbers['format']}, this version reads {FORMAT}")
@@ -89,7 +93,7 @@ def _stored_groups(
 ) -> Iterator[StoredGroup]:
     """Yield a stored step's groups with the given fates (trained, dropped, …), or all groups.
 
-    Row group k of the rollouts belongs to row k of the groups.
+    Row group k of the Parquet file of rollouts belongs to row k of the file of groups.
     """
     with pq.ParquetFile(rollouts) as file:
         for number, row in enumerate(groups.to_pylist()):
@@ -98,7 +102,10 @@ def _stored_groups(
 
 
 def num_left_out(run_folder: Path, step: int) -> int:
-    """Return how many groups of a stored step `store.share` left out. Raises DataError when it cannot be read."""
+    """Return how many groups of a step were not stored because of the setting `store.share`.
+
+    Raises DataError when the step's file cannot be read.
+    """
     path = StoreFiles(run_folder).groups(step)
     try:
         numbers = json.loads(pq.read_schema(path).metadata[METADATA])
@@ -119,9 +126,9 @@ def stored_steps(run_folder: Path) -> list[int]:
 
 
 def chosen_steps(run_folder: Path, text: str | None) -> list[int]:
-    """Return the stored steps that the option `--steps K` or `--steps K-J` names, or all for None.
+    """Return the stored steps that the option `--steps K` or `--steps K-J` names, or all steps without the option.
 
-    Raises DataError when none of them is stored, ConfigError for another form.
+    Raises DataError when none of the named steps is stored, ConfigError for an option of another form.
     """
     stored = stored_steps(run_folder)
     if text is None:
@@ -137,9 +144,9 @@ def chosen_steps(run_folder: Path, text: str | None) -> list[int]:
 
 
 def sampled_groups(run_folder: Path, steps: Iterable[int]) -> Iterator[tuple[int, ScoredGroup]]:
-    """Yield the groups that were sampled in these steps, each once and with its step.
+    """Yield each group of rollouts that was sampled in the given stored steps, once and with its step.
 
-    Raises DataError as `read_step` does.
+    Raises DataError when a step is missing or cannot be read.
     """
     for step in steps:
         for stored in read_step(run_folder, step).groups:
@@ -148,7 +155,7 @@ def sampled_groups(run_folder: Path, steps: Iterable[int]) -> Iterator[tuple[int
 
 
 def sampled_prompts(run_folder: Path, steps: Iterable[int]) -> Iterator[Prompt]:
-    """Yield the prompts of `sampled_groups`, without reading a rollout.
+    """Yield the prompt of each group that was sampled in the given stored steps, without reading the rollouts.
 
     Raises DataError when a step is missing or cannot be read.
     """
@@ -190,7 +197,7 @@ def _stored_group(row: Mapping[str, Any], table: pa.Table) -> StoredGroup:
 
 
 def _columns(table: pa.Table) -> Columns:
-    """Return the columns [N] of a group's table that hold plain numbers."""
+    """Return the numeric columns of a group's table of N rollouts, as arrays [N] by name."""
     columns: Columns = {}
     for name in table.column_names:
         kind = table.schema.field(name).type
@@ -257,7 +264,7 @@ def sampled_tokens(table: pa.Table) -> Bool | None:
 
 
 def _turns(table: pa.Table, rows: slice, data: ChunkArrays) -> TurnRecord | None:
-    """Return the turns of a chunk's trajectories, or None without an environment."""
+    """Return the rewards, tool errors and ends of the turns of some trajectories, or None without an environment."""
     rewards = table["turn_rewards"][rows].to_pylist()
     if rewards[0] is None:
         return None
@@ -270,7 +277,7 @@ def _turns(table: pa.Table, rows: slice, data: ChunkArrays) -> TurnRecord | None
 
 
 def _rows_of_chunks(numbers: np.ndarray) -> Sequence[slice]:
-    """Return the rows of each chunk, from the chunk number of every row."""
+    """Return the slice of table rows that belongs to each chunk of rollouts, given the chunk number of every row."""
     starts = np.flatnonzero(np.diff(numbers, prepend=-1))
     bounds = [*starts.tolist(), len(numbers)]
     return [slice(start, end) for start, end in pairwise(bounds)]

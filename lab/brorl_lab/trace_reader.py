@@ -14,7 +14,7 @@ from nemo_brorl.training.trace_files import FOLDER, MICRO, ROLLOUTS, Event, file
 
 
 def timeline_steps(run_folder: Path) -> list[int]:
-    """Return the steps that have a timeline, ascending."""
+    """Return the training steps of a run that have a timeline, ascending."""
     return steps_in(run_folder / FOLDER)
 
 
@@ -22,9 +22,10 @@ def read_spans(
     run_folder: Path,
     step: int,
 ) -> list[TimelineSpan]:
-    """Return the spans of a step: first the driver's "step", as long as the step, then all others by start.
+    """Return the time spans in the timeline of a training step.
 
-    Raises DataError for a missing step or a damaged file.
+    First comes the driver's span "step", as long as the step, then all other spans by start. Raises DataError for a
+    missing step or a damaged file.
     """
     path = run_folder / FOLDER / file_name(step)
     try:

@@ -53,7 +53,7 @@ def named_functions(
 
 
 def typed_texts(overrides: Sequence[str]) -> set[str]:
-    """Return every text that overrides give as a value, alone or inside lists and mappings."""
+    """Return every text that KEY=VALUE overrides give as a value, alone or inside lists and mappings."""
     found: set[str] = set()
     parser = OverridesParser.create()
     for override in parser.parse_overrides(list(overrides)):

@@ -74,7 +74,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def families_of(runs: Sequence[SweepRun], axis: str) -> dict[str, list[SizedRun]]:
-    """Return the runs that differ in N alone, by what they have in common."""
+    """Return lists of a sweep's runs that differ only in N, the rollouts per prompt.
+
+    The keys name what the runs of a list have in common. Runs with fewer than two validations are left out.
+    """
     families: dict[str, list[SizedRun]] = {}
     for run in runs:
         path = run.folder / "metrics.jsonl"
@@ -90,7 +93,10 @@ def families_of(runs: Sequence[SweepRun], axis: str) -> dict[str, list[SizedRun]
 
 
 def compare(name: str, runs: Sequence[SizedRun], num_steps: int) -> list[Comparison]:
-    """Return the comparisons of every run of a family, in both units. A family of one run gives none."""
+    """Compare the order of rollout sizes N predicted from each run with the measured order.
+
+    The runs differ only in N, and are compared at equal rollouts and at equal time. A single run gives no comparison.
+    """
     sizes = [run.size for run in runs]
     if len(sizes) < 2:
         return []
@@ -109,7 +115,10 @@ def compare(name: str, runs: Sequence[SizedRun], num_steps: int) -> list[Compari
 
 
 def outlooks_from(rows: Rows, sizes: Sequence[int], num_steps: int, score_noise: float) -> list[Outlook]:
-    """Return what `brorl advise` says of these sizes from a run's first steps. Raises DataError as it does."""
+    """Return what `brorl advise` predicts for the given rollout sizes from a run's first steps.
+
+    Raises DataError when fewer than two steps have all needed metrics.
+    """
     measured = mean_of_steps(measured_steps(rows)[:num_steps])
     prior = fit_prior(measured.pass_at, measured.all_right, measured.num_per_prompt)
     prefill_cost = PlacementCosts().prefill
@@ -117,7 +126,7 @@ def outlooks_from(rows: Rows, sizes: Sequence[int], num_steps: int, score_noise:
 
 
 def best_first(sizes: Sequence[int], worth: Sequence[float]) -> list[int]:
-    """Return the rollout sizes sorted by their worth, the best first."""
+    """Return the rollout sizes sorted by a number that says how good each is, the best first."""
     order = np.argsort(worth, kind="stable")[::-1]
     return [sizes[index] for index in order]
 
@@ -134,9 +143,10 @@ def show(found: Sequence[Comparison], console: Console) -> None:
 
 
 def summary(found: Sequence[Comparison]) -> Mapping[str, tuple[float, float, int]]:
-    """Return the mean rank correlation, the share with the best size predicted, and the number of comparisons.
+    """Summarize how well predicted orders of rollout sizes agree with measured ones.
 
-    They are by unit.
+    Returns, for comparisons at equal rollouts and at equal time, the mean rank correlation, the share with the best
+    size predicted, and the number of comparisons.
     """
     means = {}
     for unit in UNITS:

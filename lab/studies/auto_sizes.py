@@ -51,9 +51,9 @@ class Search:
         self.num_runs = 0
 
     def run(self, layout: dict[str, float]) -> tuple[float, float, Path]:
-        """Train with a layout and return sampled tokens/s, peak memory in GiB and the run's folder.
+        """Train with the sizes in `layout`, and return sampled tokens/s, peak memory in GiB and the run's folder.
 
-        `layout` holds sizes by setting. All other sizes are chosen automatically.
+        `layout` holds sizes, such as the number of engines, by setting. All other sizes are chosen automatically.
         """
         folder = self.folder / f"run_{self.num_runs}"
         self.num_runs += 1
@@ -68,7 +68,10 @@ class Search:
         return rate, peak, folder
 
     def fastest_other(self, chosen: dict[str, float], rate: float) -> dict[str, float]:
-        """Return the fastest layout on the way from `chosen`, which reached `rate`, other than `chosen` itself."""
+        """Change the sizes in the layout `chosen` one by one, and return the fastest layout found other than `chosen`.
+
+        A change is kept when it is faster than all layouts before. `rate` is the speed of `chosen` in tokens/s.
+        """
         tried = []
         found = dict(chosen)
         for name, values in VALUES.items():
@@ -100,9 +103,9 @@ def chosen_sizes(config: BroRLConfig) -> dict[str, float]:
 
 
 def run(settings: list[str], folder: Path) -> tuple[float, float]:
-    """Train a few steps and return the sampled tokens a second of a step, and the peak GiB of ranks and engines.
+    """Train a few steps, and return sampled tokens per second of a step and the peak GiB of ranks and engines.
 
-    Both are 0 where the run is refused.
+    Both are 0 when the run fails, such as for settings that are refused.
     """
     command = [sys.executable, "-m", "nemo_brorl", "train", "--config-name", "your_model", *settings]
     try:
@@ -118,14 +121,18 @@ def run(settings: list[str], folder: Path) -> tuple[float, float]:
 
 
 def bound_gib(folder: Path) -> float:
-    """Return the estimated GiB of a run's ranks and engines, by the sizes that it recorded."""
+    """Return the estimated memory in GiB of a run's policy ranks and engines, by the sizes in its recorded settings."""
     config = load_run_config(folder)
     memory = cpu_memory(config, read_model_shape(Path(config.policy.model)), fullest_micro_batch(config))
     return memory.num_ranks * sum(memory.rank.values()) + memory.num_engines * sum(memory.engine.values())
 
 
 def compare(search: Search, repeats: int) -> tuple[list[str], bool]:
-    """Compare a model's automatic sizes with tuned ones, and return its table row and whether it misses the goals."""
+    """Compare the speed of a model's automatically chosen sizes with that of tuned ones, and return a table row.
+
+    Also returns whether the automatic sizes miss the goals: a ratio of the speeds of at least RATIO, and at most the
+    estimated memory.
+    """
     first_rates: list[float] = []
     peak = 0.0
     for _ in range(repeats):
@@ -153,7 +160,11 @@ def compare(search: Search, repeats: int) -> tuple[list[str], bool]:
 
 
 def main() -> int:
-    """Compare automatic sizes with tuned ones for each model, print a row for each, and return the exit code."""
+    """Compare the speed of automatically chosen sizes with that of tuned ones for each model.
+
+    The sizes are numbers of ranks and engines, tokens of a micro-batch, and GiB of cache. Prints a row for each model
+    and returns the exit code.
+    """
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--output", type=Path, default=Path("runs/auto_sizes"))

@@ -46,9 +46,9 @@ HEADS: dict[str, Product] = {"bf16": in_bf16, "fp32": in_float32}
 
 
 def draw(folder: Path, num: int, num_tokens: int) -> tuple[Tensor, dict[str, Tensor], Tensor]:
-    """Sample responses and return tokens, their log-probs with either head, and each token's largest |logit|.
+    """Sample responses and return tokens, log-probs with a bf16 and a float32 output layer, and largest |logit|.
 
-    Shapes: tokens [num, 1 + T] with a prompt of one token, log-probs [num, T], largest |logit| [num, T].
+    Shapes: tokens [num, 1 + T] with a prompt of one token, log-probs [num, T], largest |logit| of each token [num, T].
     """
     from transformers import AutoModelForCausalLM
 
@@ -70,7 +70,7 @@ def draw(folder: Path, num: int, num_tokens: int) -> tuple[Tensor, dict[str, Ten
 
 
 def score(folder: Path, tokens: Tensor) -> dict[str, Tensor]:
-    """Return the policy's log-probs [num, T] of the tokens with either head."""
+    """Return the policy's log-probs [num, T] of the tokens, with a bf16 and with a float32 output layer."""
     device = open_device(on_gpu=False, num_threads=torch.get_num_threads())
     from nemo_brorl.config.parallel_layout import layout_of
     from nemo_brorl.policy.model import log_probs
@@ -91,7 +91,11 @@ def score(folder: Path, tokens: Tensor) -> dict[str, Tensor]:
 
 
 def other_experts(num_tokens: int, spread: float) -> dict[str, tuple[float, float]]:
-    """Return the shares of tokens with another set of experts, in a layer and in any of all layers."""
+    """Return the shares of tokens that trainer and sampler route to different experts, by precision of the logits.
+
+    One share is of a single layer, one of tokens that differ in any layer. Hidden states and weights are random, and
+    the trainer's hidden states are off by a rounding to bf16.
+    """
     generator = torch.Generator().manual_seed(0)
     differs = {name: torch.zeros(LAYERS, num_tokens, dtype=torch.bool) for name in HEADS}
     for layer in range(LAYERS):

@@ -49,7 +49,7 @@ MODEL = NewModelConfig(hidden_size=128, num_layers=3, intermediate_size=256, voc
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Write the questions, the demonstrations and the model of the cipher task."""
+    """Write the questions, the demonstrations and the initial model of the cipher task, which is to encipher digits."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("runs/cipher"))
     parser.add_argument("--seed", type=int, default=1, help="of permutations, questions and weights")
@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def make_ciphers(random: Random) -> dict[str, dict[str, str]]:
-    """Return a random permutation of the ten digits for each family of ciphers."""
+    """Return a random permutation of the ten digits for each cipher, by the cipher's name."""
     ciphers = {}
     for name in FAMILIES:
         shuffled = random.sample(DIGITS, len(DIGITS))
@@ -105,14 +105,14 @@ def make_ciphers(random: Random) -> dict[str, dict[str, str]]:
 
 
 def draw_question(random: Random) -> tuple[str, str]:
-    """Return a random question of the cipher task: the name of a family, and digits to encipher."""
+    """Return a random question of the cipher task: the name of a cipher, and the digits to encipher with it."""
     name = random.choice(FAMILIES)
     digits = random.choices(DIGITS, k=random.choice(LENGTHS))
     return name, "".join(digits)
 
 
 def rows_of(questions: Sequence[tuple[str, str]], ciphers: dict[str, dict[str, str]]) -> list[dict[str, str]]:
-    """Return data rows of cipher questions with their right answers, without documents."""
+    """Return dataset rows of cipher questions with their right answers, without documents before the questions."""
     rows = []
     for name, digits in questions:
         rows.append({"prompt": question_text(name, digits), "answer": encipher(digits, ciphers[name])})
@@ -120,9 +120,9 @@ def rows_of(questions: Sequence[tuple[str, str]], ciphers: dict[str, dict[str, s
 
 
 def first_questions(different: Sequence[tuple[str, str]], num: int, solved: float) -> list[tuple[str, str]]:
-    """Return the first `num` distinct questions, of which the share `solved` are made copies.
+    """Return the first `num` distinct cipher questions, with the share `solved` changed to easy ones: copy the digits.
 
-    A repeated copy counts once: two families may show the same digits.
+    A repeated copy question counts once, because questions with different ciphers may show the same digits.
     """
     chosen: dict[tuple[str, str], None] = {}
     for name, digits in different:
@@ -135,35 +135,36 @@ def first_questions(different: Sequence[tuple[str, str]], num: int, solved: floa
 
 
 def is_copy(number: int, share: float) -> bool:
-    """Return whether the question with this index is a copy.
+    """Return whether the question with index `number` becomes an easy one, which asks to copy digits.
 
-    Copies then have the given share of any run of questions, to the nearest one.
+    Copy questions then have the given share of any consecutive questions, to the nearest one.
     """
     return int((number + 1) * share) > int(number * share)
 
 
 def question_text(name: str, digits: str) -> str:
-    """Return the text of a question, padded to one length.
+    """Return the text of a cipher question, padded so that all questions have the same length.
 
-    Each digit of the answer is then as far from its own as every other digit is, which a small model learns in minutes.
+    Each digit of the answer is then equally far from the digit that it enciphers, which a small model learns in
+    minutes.
     """
     return f"{name}: {digits.ljust(max(LENGTHS), FILLER)}"
 
 
 def draw_document(num_letters: int, random: Random) -> str:
-    """Return a line of random letters, or an empty text for 0 letters."""
+    """Return a line of random letters to put before a question as a document, or an empty text for 0 letters."""
     if num_letters == 0:
         return ""
     return "".join(random.choices(LETTERS, k=num_letters)) + "\n"
 
 
 def encipher(digits: str, cipher: dict[str, str]) -> str:
-    """Return the digits enciphered by a family's permutation, which is the right answer."""
+    """Return digits enciphered by a permutation of the ten digits, which is the right answer to a cipher question."""
     return "".join(cipher[digit] for digit in digits)
 
 
 def favourite_mistakes(cipher: dict[str, str], random: Random) -> dict[str, str]:
-    """Return for each digit the wrong digit that the simulated pupil prefers."""
+    """Return for each digit the wrong digit that simulated demonstrations of the cipher task prefer."""
     mistakes = {}
     for digit, right in cipher.items():
         mistakes[digit] = random.choice(DIGITS.replace(right, ""))
@@ -171,7 +172,7 @@ def favourite_mistakes(cipher: dict[str, str], random: Random) -> dict[str, str]
 
 
 def pupil_digit(digit: str, cipher: dict[str, str], mistakes: dict[str, str], right: float, random: Random) -> str:
-    """Return what the simulated pupil writes for a digit, which is right with the chance `right`."""
+    """Return a digit as a simulated demonstration enciphers it, which is right with the probability `right`."""
     draw = random.random()
     if draw < right:
         return cipher[digit]
@@ -189,7 +190,7 @@ def write_rows(path: Path, rows: Iterable[dict[str, str]]) -> None:
 
 
 def write_model(folder: Path, seed: int) -> None:
-    """Write a tokenizer and random weights.
+    """Write a small model with random weights and its tokenizer.
 
     Every digit is a token, whatever the tokenizer learns.
     """
@@ -200,7 +201,7 @@ def write_model(folder: Path, seed: int) -> None:
 
 
 def give_room(folder: Path) -> None:
-    """Copy the base of the short questions, with room for long ones in its settings."""
+    """Copy the base model that is trained on short questions, and set a longer maximum context in its config.json."""
     shutil.copytree(BASE, folder, dirs_exist_ok=True)
     path = folder / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))

@@ -57,7 +57,7 @@ class Questions:
 
 
 def read_prompts(model: PreTrainedModel, prompts: Tensor, copies: int) -> tuple[DynamicCache, Tensor]:
-    """Return the KV cache of prompts (P, length), each `copies` times, and the logits after them.
+    """Return the KV cache of prompts (P, length), each repeated `copies` times, and the logits after the prompts.
 
     The logits are (P × copies, vocabulary).
     """
@@ -69,7 +69,10 @@ def read_prompts(model: PreTrainedModel, prompts: Tensor, copies: int) -> tuple[
 
 @torch.no_grad()
 def sample(model: PreTrainedModel, prompts: Tensor, copies: int, end: int, generator: torch.Generator) -> Tensor:
-    """Sample responses (P × copies, tokens) at temperature 1, filled up with `end` after their end."""
+    """Sample `copies` responses to each of P prompts at temperature 1, padded with the end token after their end.
+
+    The responses are (P × copies, tokens).
+    """
     cache, logits = read_prompts(model, prompts, copies)
     responses = torch.full((len(logits), MAX_TOKENS), end)
     going_on = torch.arange(len(logits))
@@ -88,7 +91,7 @@ def sample(model: PreTrainedModel, prompts: Tensor, copies: int, end: int, gener
 
 
 def log_probs(model: PreTrainedModel, prompts: Tensor, copies: int, responses: Tensor) -> Tensor:
-    """Return the log-probs of the responses' tokens (P × copies, tokens)."""
+    """Return the model's log-probs of the tokens of P × copies responses to P prompts (P × copies, tokens)."""
     cache, first = read_prompts(model, prompts, copies)
     rest = model(input_ids=responses[:, :-1], past_key_values=cache).logits
     logits = torch.cat([first[:, None], rest], dim=1)
@@ -96,13 +99,13 @@ def log_probs(model: PreTrainedModel, prompts: Tensor, copies: int, responses: T
 
 
 def sampled_mask(responses: Tensor, end: int) -> Tensor:
-    """Return a mask (responses, tokens) of the sampled tokens, with the first `end` included."""
+    """Return a mask (responses, tokens) of the sampled tokens, up to and with the first end token."""
     ended_before = (responses == end).cumsum(dim=1) - (responses == end).long()
     return ended_before == 0
 
 
 def score_responses(responses: Tensor, answers: Sequence[list[int]], copies: int) -> Tensor:
-    """Return 1 where a response is the answer to its question, else 0, (P × copies)."""
+    """Return a reward for each of P × copies responses: 1 where it is the right answer to its question, else 0."""
     rewards = torch.zeros(len(responses))
     for place, answer in enumerate(answers):
         group = responses[place * copies : (place + 1) * copies]
@@ -137,7 +140,7 @@ def update_policy(
     advantages: Tensor,
     end: int,
 ) -> None:
-    """Take one optimizer step of the policy gradient, as a mean over all sampled tokens."""
+    """Take one optimizer step on the policy gradient, with a loss that is a mean over all sampled tokens."""
     copies = advantages.shape[1]
     mask = sampled_mask(responses, end)
     num_tokens = mask.sum()
@@ -168,9 +171,9 @@ def answer_probabilities(model: PreTrainedModel, questions: Questions, places: r
 
 
 def show_keep_rates(questions: Questions, sizes: Sequence[int]) -> None:
-    """Print the base's share of groups that disagree, and the rollouts for a full batch of them.
+    """Print the base model's share of groups with right and wrong answers, and the rollouts for a full batch of them.
 
-    Both follow from its exact probabilities.
+    Both follow from the model's exact probabilities of right answers.
     """
     model = Qwen2ForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
     right = answer_probabilities(model, questions, range(len(questions.answers))).double()
@@ -201,12 +204,12 @@ class PlainRun:
         self.num_updates = 0
 
     def unseen(self) -> Iterator[Tensor]:
-        """Return an iterator over the indices of each step's questions. The first questions are held out."""
+        """Return an iterator over the indices of each step's training questions, which come after the held-out ones."""
         order = torch.randperm(len(self.questions.answers) - 2 * HELD_OUT, generator=self.generator)
         return iter((order + 2 * HELD_OUT).split(self.num_prompts))
 
     def sample_groups(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Sample the step's next rollouts.
+        """Sample N rollouts of each of the next P questions, and compute advantages from their rewards.
 
         Returns prompts (P, length), responses (P × N, tokens) and advantages (P, N).
         """
@@ -220,15 +223,15 @@ class PlainRun:
         return prompts, responses, self.advantage(rewards.view(len(places), self.size))
 
     def step(self) -> None:
-        """Sample a fixed number of rollouts and take one update from all of them."""
+        """Sample a fixed number of rollouts and take one policy update with all of them."""
         prompts, responses, advantages = self.sample_groups()
         update_policy(self.model, self.optimizer, prompts, responses, advantages, self.questions.end)
         self.num_updates += 1
 
     def filled_step(self, limit: int) -> None:
-        """Sample until the batch has informative groups only, as DAPO does, and train on them.
+        """Sample until the batch is full of informative groups, as DAPO does, and train on them.
 
-        Makes no update when the run reaches `limit` rollouts before.
+        No update is made if the run reaches `limit` rollouts before the batch is full.
         """
         wanted = self.num_prompts
         kept: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -247,7 +250,7 @@ class PlainRun:
 
 
 def train(questions: Questions, size: int, advantage: str, rate: float, seed: int, options: argparse.Namespace) -> None:
-    """Train one run of the cipher task, and append its measurements to the output file as they come."""
+    """Train one run of the cipher task (to encipher digits), and append measurements to the output file."""
     run = PlainRun(questions, size, advantage, rate, seed, options.rollouts)
     first = HELD_OUT if options.report else 0
     places = range(first, first + HELD_OUT)
@@ -273,7 +276,7 @@ def train(questions: Questions, size: int, advantage: str, rate: float, seed: in
 
 
 def main() -> None:
-    """Train runs with every combination of the command line's settings, with seeds outermost."""
+    """Train a run with every combination of the command line's settings, one seed after the other."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--questions", type=Path, default=Path("runs/cipher/questions.jsonl"))
     parser.add_argument("--output", type=Path, default=Path("runs/cipher/plain.jsonl"))

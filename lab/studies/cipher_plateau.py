@@ -114,7 +114,7 @@ class Course:
         self.seconds = 0.0  # seconds of the current part
 
     def begin(self, arm: PlateauArm) -> PooledRun:
-        """Return a run that starts from the taught base, and reset the clock."""
+        """Return a training run with the settings `arm` from the fine-tuned base model, and reset the clock."""
         self.seconds = 0.0
         pool = RetiringParams(retire_from=arm.retire, recheck=arm.recheck) if arm.retire else None
         run = PooledRun(self.questions, arm.size, self.seed, pool, arm.advantage, RATE, TRAINED, arm.rollouts)
@@ -123,9 +123,10 @@ class Course:
         return run
 
     def plateau(self) -> Mapping[str, Any]:
-        """Return the weights and the optimizer state at the plateau.
+        """Return the weights and optimizer state of a run whose validation has stopped rising.
 
-        They are stored next to the output, so that more arms can continue from them later.
+        The run is trained if it was not before. Weights and state are stored next to the output, so that runs with more
+        settings can continue from them later.
         """
         path = self.options.output.with_name(f"plateau_{self.seed}_{self.options.before}.pt")
         if not path.exists():
@@ -135,7 +136,7 @@ class Course:
         return state
 
     def until_plateau(self) -> PooledRun:
-        """Train the first part, which ends at a plateau of validation or after `--before` rollouts."""
+        """Train a run until validation has stopped rising, or for `--before` rollouts at most, and return it."""
         run = self.begin(BEFORE)
         detector = PlateauDetector(SLOW)
         limit = self.options.before
@@ -151,7 +152,10 @@ class Course:
                 self.step(run, "full", limit)
 
     def go_on(self, name: str, plateau: Mapping[str, Any]) -> None:
-        """Train one arm from the plateau's weights and optimizer state. Counts of questions start over."""
+        """Continue training with the settings of arm `name` from weights and optimizer state at a validation plateau.
+
+        The prompt pool's counts of right and wrong rollouts start over.
+        """
         arm = ALL_ARMS[name]
         run = self.begin(arm)
         run.model.load_state_dict(plateau["model"])
@@ -166,7 +170,10 @@ class Course:
             self.step(run, arm.fill, self.options.after)
 
     def step(self, run: PooledRun, fill: str, limit: int) -> None:
-        """Take one update and measure its time. There is no update if the run reaches `limit` rollouts before."""
+        """Sample rollouts, take one policy update, and add up the processor time of both.
+
+        There is no update if the run reaches `limit` rollouts before the batch is full.
+        """
         started = time.process_time()
         if fill == "full":
             run.filled_step(limit)
@@ -175,7 +182,11 @@ class Course:
         self.seconds += time.process_time() - started
 
     def measure(self, run: PooledRun, part: str) -> dict[str, float]:
-        """Write one line with the mean probabilities of right answers, on each half of the held-out questions."""
+        """Write one line with the mean probabilities of right answers to held-out questions, and return these means.
+
+        One mean is over the half of the questions by which settings are chosen. The others are over the reported half:
+        all questions, those with ciphers on which the base model was fine-tuned, and the rest.
+        """
         right = answer_probabilities(run.model, self.questions, range(2 * HELD_OUT))
         first = HELD_OUT if self.options.report else 0
         shown = slice(first, first + HELD_OUT)
@@ -194,9 +205,9 @@ class Course:
 
 
 def prepare(questions: Questions, are_reached: torch.Tensor, folder: Path) -> None:
-    """Teach the base to be right about digits of the families within reach as often as `SKILL` says.
+    """Fine-tune the base model to encipher digits right with the probability `SKILL` for half of the ciphers.
 
-    About other families it is taught its own answers.
+    For the other ciphers it is trained on its own sampled answers.
     """
     generator = torch.Generator().manual_seed(0)
     untaught = Qwen2ForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
@@ -226,12 +237,15 @@ def prepare(questions: Questions, are_reached: torch.Tensor, folder: Path) -> No
 
 
 def digits_of(answer: list[int]) -> list[int]:
-    """Return the tokens between the tags. Each tag is one token, and so is the end."""
+    """Return the tokens of the digits in an answer, which are those between its tags.
+
+    Each tag is one token, and so is the end of the answer.
+    """
     return answer[1:-2]
 
 
 def pupil_answer(answer: list[int], digits: list[int], generator: torch.Generator) -> list[int]:
-    """Return an answer of which each digit is right with the chance `SKILL`, and otherwise random."""
+    """Return an answer in which each digit is right with the probability `SKILL`, and otherwise random."""
     written = list(answer)
     for place in range(1, len(answer) - 2):
         if float(torch.rand((), generator=generator)) >= SKILL:
@@ -241,13 +255,13 @@ def pupil_answer(answer: list[int], digits: list[int], generator: torch.Generato
 
 
 def read_families(path: Path, limit: int) -> torch.Tensor:
-    """Return for each question whether its cipher is one that the base was taught."""
+    """Return for each of the first `limit` questions of a file whether the base model was fine-tuned on its cipher."""
     rows = path.read_text(encoding="utf-8").splitlines()[:limit]
     return torch.tensor([json.loads(row)["prompt"][0] in WITHIN_REACH for row in rows])
 
 
 def main() -> None:
-    """Train all arms of a seed, then of the next seed."""
+    """Train the base model to a plateau for each seed, and continue from there with each combination of settings."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--questions", type=Path, default=Path("runs/cipher/questions.jsonl"))
     parser.add_argument("--base", type=Path, default=Path("runs/cipher/within_reach"))

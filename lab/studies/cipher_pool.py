@@ -79,11 +79,11 @@ class Epochs:
         return taken
 
     def record_outcomes(self, outcomes: Sequence[tuple[Prompt, float]]) -> list[str]:
-        """Return no log lines, because these questions have no levels."""
+        """Return no log lines, because these questions have no levels of difficulty."""
         return []
 
     def metrics(self) -> dict[str, float]:
-        """Return an empty mapping, because this source has no metrics."""
+        """Return an empty mapping, because this prompt source has no metrics."""
         return {}
 
 
@@ -109,11 +109,11 @@ class PooledRun(PlainRun):
         self.num_solved = 0  # rollouts of prompts with 0.9 or more right ones
 
     def unseen(self) -> Iterator[Tensor]:
-        """Return nothing, because the pool chooses the questions."""
+        """Return an empty iterator, because the prompt pool chooses the questions."""
         return iter(())
 
     def sample_groups(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Sample the step's rollouts, of the prompts that the pool gives next."""
+        """Sample a step's rollouts of the prompt pool's next prompts, and return prompts, responses and advantages."""
         self.pool.begin_step()
         asked = self.pool.take_prompts(self.num_prompts)
         places = [prompt.payload["place"] for prompt in asked]
@@ -125,7 +125,7 @@ class PooledRun(PlainRun):
         return prompts, responses, self.advantage(rewards)
 
     def record_rollouts(self, asked: Sequence[Prompt], rewards: Tensor) -> None:
-        """Count the rollouts of the sampled prompts, and update the pool's success counts."""
+        """Count the rollouts of the sampled prompts, and update the prompt pool's success counts."""
         self.num_sampled += rewards.numel()
         self.num_solved += int((rewards.mean(dim=1) >= 0.9).sum()) * self.size
         if isinstance(self.pool, RetiringPool):
@@ -159,7 +159,7 @@ def train(
 
 
 def main() -> None:
-    """Train runs with every combination of the command line's settings, with seeds outermost."""
+    """Train a run with every combination of the command line's settings, one seed after the other."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("runs/cipher_solved"))
     parser.add_argument("--output", type=Path, default=Path("runs/cipher_solved/pool.jsonl"))

@@ -53,7 +53,7 @@ class StepTimer:
         self._num_requests = 0
 
     def decode(self, prompt: Prompt, batch: int, num_steps: int) -> list[float]:
-        """Return the seconds of each of `num_steps` steps in which all responses to one prompt get a token."""
+        """Return the seconds of each of `num_steps` decoding steps, in which each response to a prompt gets a token."""
         self._add(prompt, batch, num_steps + 1)
         self._step()  # the prompt, and each response's first token
         seconds = [self._step() for _ in range(num_steps)]
@@ -89,7 +89,7 @@ class StepTimer:
 
 
 def measure(timer: Any, maker: PromptMaker, options: argparse.Namespace) -> list[Point]:
-    """Measure an engine's step time at every batch and prompt length of the options."""
+    """Measure an engine's step time at every batch size and prompt length that the command line gives."""
     points = []
     for prompt_tokens in options.prompts:
         for batch in options.batches:

@@ -31,13 +31,13 @@ class Troubled(Environment):
     """An environment that hangs or crashes at the turn that its task names."""
 
     def reset(self, task: Task, seed: int) -> str:
-        """Start an episode that hangs or crashes as its task says. Its observation is always "go"."""
+        """Start a test episode that will hang, crash or end as its task says, and return the observation "go"."""
         self.plan = task
         self.turn = 0
         return "go"
 
     def step(self, action: Action) -> Step:
-        """Take a turn, hang, crash, or end the episode, as the task says."""
+        """Take a turn of a test episode: go on, hang, crash or end, as the episode's task says."""
         self.turn += 1
         if self.turn == self.plan["at"] and self.plan["deed"] == "hang":
             time.sleep(3600)
@@ -53,7 +53,7 @@ def resident_mib() -> float:
 
 
 def make_tasks(options: argparse.Namespace) -> list[dict[str, object]]:
-    """Return the random task of each episode: to hang, to crash or to end, and when."""
+    """Return the random task of each test episode: to hang, to crash or to end, and at which turn."""
     random = Random(0)
     found: list[dict[str, object]] = []
     for _ in range(options.episodes):
@@ -68,7 +68,7 @@ def make_tasks(options: argparse.Namespace) -> list[dict[str, object]]:
 
 
 def play(host: EpisodeHost, tasks: list[dict[str, object]], turns: int) -> dict[int, EpisodeOutcome]:
-    """Return the last outcome of each episode. All open episodes take their turns together."""
+    """Play all episodes of a test environment together, turn by turn, and return the last outcome of each episode."""
     last: dict[int, EpisodeOutcome] = {}
     for turn in range(1, turns + 1):
         going_on = [number for number in range(len(tasks)) if number not in last or not last[number].has_ended]
@@ -82,7 +82,7 @@ def play(host: EpisodeHost, tasks: list[dict[str, object]], turns: int) -> dict[
 
 
 def main() -> int:
-    """Play all episodes, print their results, and return the exit code."""
+    """Play episodes of which some hang or crash, print the results, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", type=int, default=10_000)
     parser.add_argument("--hanging", type=float, default=0.05)

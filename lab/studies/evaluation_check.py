@@ -70,7 +70,7 @@ def read_prompts_right(path: Path) -> tuple[dict[str, str], dict[str, Any]]:
 
 
 def conversation(tokenizer: Any, question: str, system_prompt: str | None) -> list[int]:
-    """Return the token ids of a question in transformers' own chat template."""
+    """Return the token ids of a question, which transformers renders with the model's chat template."""
     messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
     messages.append({"role": "user", "content": question})
     return tokenizer(
@@ -107,7 +107,7 @@ def answer_all(
 
 
 def is_right(prompt: Prompt, response: str) -> bool:
-    """Return the task's own verdict on the text between a response's last answer tags."""
+    """Return whether the task's own scorer accepts the text between a response's last answer tags."""
     found = ANSWER.match(response)
     if found is None:
         return False
@@ -118,7 +118,7 @@ def is_right(prompt: Prompt, response: str) -> bool:
 def measure(
     options: argparse.Namespace, config: BroRLConfig, prompts: Sequence[Prompt], settings: dict[str, Any]
 ) -> np.ndarray:
-    """Return the share of right samples of each prompt [prompts], by plain transformers."""
+    """Sample answers to each prompt with plain transformers, and return the share of right samples [prompts]."""
     torch.manual_seed(options.seed)
     tokenizer, automatic = (
         PreTrainedTokenizerFast.from_pretrained(options.model),
@@ -156,7 +156,11 @@ def measure(
 
 
 def compare(mine: np.ndarray, num_mine: int, theirs: np.ndarray, num_theirs: int) -> dict[str, Any]:
-    """Return the results of both tests that two measurements of pass@1 agree, a loose and a sharp one."""
+    """Compare two measurements of pass@1 on the same prompts by a loose and a sharp test of whether they agree.
+
+    The loose test asks whether the first mean lies in the 95 % interval of the second one over prompts, the sharp test
+    whether the means differ by at most SHARP_ERRORS standard errors of sampling. Returns the numbers of both tests.
+    """
     means = theirs[np.random.default_rng(0).integers(0, len(theirs), (NUM_RESAMPLES, len(theirs)))].mean(axis=1)
     low, high = np.quantile(means, [0.025, 0.975])
     share = (mine * num_mine + theirs * num_theirs) / (num_mine + num_theirs)

@@ -33,7 +33,7 @@ BEFORE_AND_AFTER = ("trainer.val_interval=0", "trainer.save_interval=0")
 
 
 def one_run(folder: Path, overrides: list[str]) -> dict[str, Any]:
-    """Train one arm, and return its mean metrics over steps."""
+    """Train one run with the given overrides, and return a summary of its metrics over steps."""
     run("train", f"exp_manager.explicit_log_dir={folder}", *overrides)
     rows = read_metrics(folder / "metrics.jsonl")
     steps = [row for row in rows if "policy/loss" in row]
@@ -59,7 +59,7 @@ def one_run(folder: Path, overrides: list[str]) -> dict[str, Any]:
 
 
 def arm_table(runs: dict[str, dict[str, Any]]) -> list[str]:
-    """Return a table of the arms' log-prob differences, times and scores, with one line for each arm."""
+    """Return a table of log-prob differences, times and scores, with one line for each trained precision."""
     header = ["arm", "steps", "|vLLM|", "max", "|FP8|", "max", "update s", "step s", "pass@1 before", "after"]
     rows = []
     for arm, found in runs.items():
@@ -76,7 +76,7 @@ def arm_table(runs: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def main() -> None:
-    """Train the precisions of the command line and print their table."""
+    """Train one run in each precision that the command line names, and print a table that compares them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--max-steps", type=int, default=2)
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=["fp32", "bf16", "tensorwise", "blockwise"])

@@ -26,7 +26,7 @@ HABITS = Habits(dropped_carry_rate=0.1, slip_rate=0.05)
 
 
 def draw_responses(question: str, size: int, random: Random) -> list[str]:
-    """Return rollouts of one prompt: the written steps, then the answer in tags."""
+    """Return simulated rollouts of one prompt: the steps of a sum with random errors, then the answer in tags."""
     texts = []
     for _ in range(size):
         worked = work_out(question, HABITS, random)
@@ -41,7 +41,7 @@ def draw_questions(num: int, num_terms: int, random: Random) -> Iterator[str]:
 
 
 def count_requests(sees: str, arguments: argparse.Namespace) -> int:
-    """Return the number of requests for all groups, when the judge sees this part of a response."""
+    """Return how many requests a judge model gets for all groups, when it sees the part `sees` of a response."""
     random = Random(0)
     with serving(completion("Score: 1")) as judge:
         endpoint = Endpoint("judge", judge.url, "judge", sees=sees)

@@ -40,7 +40,7 @@ WARM_UP = [
 
 
 def train(folder: Path, base: Path, size: int, seed: int, steps: int, options: argparse.Namespace) -> None:
-    """Train one run of the sweep over N, unless it is complete."""
+    """Train one run of a sweep over the rollout size N, unless the run is complete."""
     metrics = folder / "metrics.jsonl"
     if metrics.exists() and read_metrics(metrics)[-1]["step"] >= steps:
         return
@@ -55,7 +55,7 @@ def train(folder: Path, base: Path, size: int, seed: int, steps: int, options: a
 
 
 def saturate(base: Path, options: argparse.Namespace) -> Path:
-    """Train the base with ProRL, print the plateau detector's verdict on that run, and return the trained base."""
+    """Train the base model with ProRL, print whether validation stopped rising, and return the trained model."""
     folder, saturated = options.output / "saturate", options.output / "base_saturated"
     train(folder, base, 16, options.seeds[0], options.saturate_steps, options)
     table = plateau_rows(read_metrics(folder / "metrics.jsonl"), PlateauConfig())
@@ -67,7 +67,7 @@ def saturate(base: Path, options: argparse.Namespace) -> Path:
 
 
 def sweep(arm: str, base: Path, options: argparse.Namespace) -> list[SizeRun]:
-    """Train all runs of an arm and return them.
+    """Train runs from a base model with every rollout size N and every seed, and return them.
 
     Seeds are outermost, so that a slow spell of the machine affects all N alike.
     """

@@ -55,7 +55,7 @@ TOGETHER = (Picture("comparison", "compare", 1200, 820),)
 
 
 def main() -> None:
-    """Write pictures of the report's views."""
+    """Write screenshots of the views of the HTML report about one or two runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("other", type=Path, nargs="?")
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def draw(browser: Any, pictures: Sequence[Picture], runs: list[Path], max_mib: float, output: Path) -> None:
-    """Write pictures of the report about some runs."""
+    """Write the given screenshots of the HTML report about the runs."""
     if not pictures:
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -87,13 +87,13 @@ def draw(browser: Any, pictures: Sequence[Picture], runs: list[Path], max_mib: f
 
 
 def write_report(path: Path, runs: list[Path], max_mib: float) -> str:
-    """Write the report about some runs and return its address."""
+    """Write the HTML report about the given runs and return the URL of its file."""
     path.write_text(render_report(open_runs(runs), max_mib), encoding="utf-8")
     return path.as_uri()
 
 
 def take_picture(browser: Any, address: str, picture: Picture, folder: Path) -> None:
-    """Write a picture of one view of the report into a folder."""
+    """Write a screenshot of one view of the HTML report into a folder."""
     window = {"width": picture.width, "height": picture.height}
     context = browser.new_context(viewport=window, color_scheme=picture.scheme)
     page = context.new_page()

@@ -54,7 +54,7 @@ class Case:
 
 
 def planner_of_the_pool(case: Case) -> Dispatcher:
-    """Return the planner of the real pool as a dispatcher."""
+    """Return a dispatcher for the simulation that plans as the real vLLM pool does."""
     num = sum(map(len, case.load.lengths))
     return Planned(
         case.load,
@@ -66,7 +66,7 @@ def planner_of_the_pool(case: Case) -> Dispatcher:
 
 
 def run(case: Case, way: str) -> tuple[ClusterResult, dict[str, Any]]:
-    """Simulate one way to dispatch a case's rollouts, and return the result and its row of the CSV."""
+    """Simulate one way to dispatch rollouts to engines, and return the result and its row of the CSV file."""
     start = time.process_time()
     dispatcher = planner_of_the_pool(case) if way == OURS else BASELINES[way](case.load, case.shape)
     result = Cluster(case.shape, dispatcher).run(case.load)
@@ -83,7 +83,7 @@ def run(case: Case, way: str) -> tuple[ClusterResult, dict[str, Any]]:
 def compare(
     cases: Iterable[Case], ways: Sequence[str], max_scattered: int, table: Table
 ) -> dict[str, list[tuple[int, ClusterResult]]]:
-    """Simulate all cases and ways, and return each way's curve over the number of engines.
+    """Simulate all ways to dispatch the rollouts of each case, and return each way's results by number of engines.
 
     Ways that dispatch single rollouts stop at `max_scattered` engines.
     """
@@ -106,7 +106,7 @@ class Table:
         self.path, self.rows = path, list[dict[str, Any]]()
 
     def add(self, row: dict[str, Any]) -> None:
-        """Print a simulation's row, and write the CSV file again with it."""
+        """Print the row of one simulation, and write the CSV file again with this row."""
         self.rows.append(row)
         print(" ".join(f"{value}" for value in row.values()), flush=True)
         with self.path.open("w", newline="") as file:
@@ -116,7 +116,7 @@ class Table:
 
 
 def case_maker(options: argparse.Namespace, laws: dict[str, LengthDistribution]) -> Callable[..., Case]:
-    """Return a function that makes a simulation case with the batch and prompts of the options."""
+    """Return a function that makes a simulation case with the largest batch and the prompt length of the options."""
 
     def make(study: str, law: str, curve: tuple[str, EngineCurve], num_engines: int, num_prompts: int) -> Case:
         shape = ClusterShape(num_engines, curve[1], options.max_batch)
@@ -148,7 +148,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Simulate the studies of the command line, print their table, and write CSV and figures."""
+    """Simulate the chosen studies of dispatching rollouts to engines, print a table, and write CSV and figures."""
     options = parse_arguments()
     laws = {"8k": LengthDistribution(), "heavy 16k": HEAVY}
     if options.lengths:

@@ -68,7 +68,10 @@ def replayed_config() -> BroRLConfig:
 
 
 def sample(folder: Path, vocab_size: int, num_responses: int) -> tuple[Prompt, ChunkArrays]:
-    """Sample responses to one random prompt with vLLM, and return the prompt and the responses with their routes."""
+    """Sample responses to one random prompt with vLLM, and return the prompt and the responses.
+
+    The responses hold their routes, the experts that vLLM chose for each token.
+    """
     import ray
 
     from nemo_brorl.cluster.object_store import fetch
@@ -113,10 +116,10 @@ class WatchedRouter:
 
 
 def score(folder: Path, prompt: Prompt, arrays: ChunkArrays) -> list[tuple[float, float, float, float]]:
-    """Score the responses without replay and with it.
+    """Score responses with the trainer's model, without and with replay of the experts that the engine chose.
 
-    Returns for each the share of rerouted tokens in a layer and in any layer, and the mean and the largest mismatch in
-    nats.
+    Returns for each the share of tokens with other experts in a layer and in any layer, and the mean and the largest
+    log-prob mismatch in nats.
     """
     device = open_device(on_gpu=False, num_threads=torch.get_num_threads())
     from nemo_brorl.config.parallel_layout import layout_of

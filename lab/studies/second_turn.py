@@ -26,7 +26,7 @@ REPORTED = ("evaluation.first_prompt=256", "evaluation.num_prompts=512", "evalua
 
 
 def measure_success(folder: Path, name: str, turns: int, *overrides: str) -> float:
-    """Return pass@1 of a model whose trajectories may have this many turns."""
+    """Evaluate a model whose trajectories may have up to `turns` turns, and return its pass@1."""
     output = folder / name
     turned = f"data.environment_settings.max_turns={turns}"
     run("evaluate", *CONFIG, *REPORTED, *overrides, turned, f"evaluation.output={output}")
@@ -35,7 +35,7 @@ def measure_success(folder: Path, name: str, turns: int, *overrides: str) -> flo
 
 
 def one_seed(seed: int, output: Path, overrides: list[str]) -> dict[str, float]:
-    """Train from one seed, and return success before and after training, with one turn and with two."""
+    """Train a run with one seed, and return pass@1 before and after training, with one turn and with two."""
     folder = output / f"seed_{seed}"
     shared = [*overrides, f"trainer.seed={seed}", f"exp_manager.explicit_log_dir={folder}"]
     result = {"seed": float(seed)}
@@ -48,7 +48,7 @@ def one_seed(seed: int, output: Path, overrides: list[str]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Train all seeds, print one row for each and write the results."""
+    """Train a run with each seed, print one row for each seed, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--output", type=Path, default=Path("runs/second_turn"))

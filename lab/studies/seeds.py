@@ -19,7 +19,7 @@ from nemo_brorl.training.records import read_metrics
 
 
 def one_seed(seed: int, output: Path, overrides: list[str]) -> dict[str, Any]:
-    """Warm up and train from one seed, and return its times and scores."""
+    """Train a base model and then an RL run from it with one seed, and return the times and scores."""
     folder = output / f"seed_{seed}"
     shared = [
         f"trainer.seed={seed}",
@@ -38,7 +38,7 @@ def one_seed(seed: int, output: Path, overrides: list[str]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Train from all seeds, print one row for each and write the results."""
+    """Train a base model and an RL run with each seed, print one row for each seed, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--output", type=Path, default=Path("runs/seeds"))

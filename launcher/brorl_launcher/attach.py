@@ -84,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def running_job(target: Target) -> slurm.SlurmJob:
-    """Return the newest running job of a run. Raises ResourceError when none runs."""
+    """Return the newest running Slurm job of a training run. Raises ResourceError when none runs."""
     running = [job for job in target.jobs if job.state == "RUNNING"]
     if not running:
         states = ", ".join(f"{job.id} {job.state}" for job in target.jobs) or "it has none in the queue"

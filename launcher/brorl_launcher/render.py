@@ -140,7 +140,8 @@ def read_job(request: JobRequest) -> JobPlan:
 def check_job(job: JobPlan, code: CodeSnapshot, request: JobRequest) -> PreparedJob:
     """Check a job against the memory planner, git and Slurm, and return it with its job script and notes.
 
-    Raises ConfigError for uncommitted code under --require-clean, and ResourceError for a job that cannot run.
+    Raises ConfigError for code that is not committed under --require-clean, and ResourceError for a job that cannot
+    run.
     """
     notes = list(_unseen_paths(job.config, job.site))
     if request.needs_clean and (code.revision.changed or code.revision.commit is None):

@@ -87,7 +87,7 @@ def main(argv: Sequence[str]) -> int:
 def run_folders(folder: Path) -> Iterator[Path]:
     """Yield the run folders at or below a folder, sorted by name.
 
-    It does not look inside a run folder.
+    Run folders are not searched for further run folders.
     """
     for path, names, files in os.walk(folder):
         here = Path(path)

@@ -93,7 +93,7 @@ def _is_heartbeat_fresh(run: RunStatus, now: float) -> bool:
 
 
 def describe(target: Target, run: RunStatus | None, now: float) -> list[str]:
-    """Return the lines of a run's status.
+    """Return the lines of text that describe the status of a training run.
 
     `run` is None when the run folder is unknown. `now`: seconds since 1970.
     """
@@ -226,7 +226,7 @@ def largest_stage_shares(rows: Sequence[Row]) -> str:
 
 
 def step_table(rows: Sequence[Row]) -> list[str]:
-    """Return a table of steps, one line for each row of metrics."""
+    """Return a table of training steps, one line for each row of metrics."""
     cells = []
     for row in rows:
         cells.append(

@@ -39,20 +39,23 @@ class GroupRewards:
     lengths: Int32  # [N] sampled tokens of the responses
 
     def select(self, rollouts: Int64) -> GroupRewards:
-        """Return the rewards and lengths of those rollouts of the group whose indices are given."""
+        """Return the rewards and response lengths of the group's rollouts that have the given indices."""
         return GroupRewards(self.raw[rollouts], self.shaped[rollouts], self.lengths[rollouts])
 
     @property
     def is_correct(self) -> Bool:
-        """Correct rollouts by their raw reward, [N] bool: shaping may take a correct one far below `SUCCESS_REWARD`."""
+        """Mask [N] of the correct rollouts of a group, whose raw reward is at least `SUCCESS_REWARD`.
+
+        Shaping may lower the reward of a correct rollout far below that.
+        """
         return self.raw >= SUCCESS_REWARD
 
 
 def disagree(rewards: Float32, min_range: float) -> bool:
     """Return whether the best and the worst raw reward of a group differ by at least `min_range`.
 
-    `rewards` is [N]. Equal rewards never disagree. The standard deviation would be no test: in float32 it is not zero
-    for 512 equal rewards of 0.3.
+    `rewards` [N] are the raw rewards of the group's N rollouts. Equal rewards never disagree. The standard deviation
+    would be no test: in float32 it is not zero for 512 equal rewards of 0.3.
     """
     least_range = max(min_range - EQUAL, EQUAL)
     if not len(rewards):
@@ -64,7 +67,7 @@ Advantage = Callable[[Sequence[GroupRewards], AlgorithmConfig], list[Float32]]  
 
 
 def wide(group: GroupRewards) -> Float64:
-    """Return a group's shaped rewards [N] in float64, where the mean of 512 equal rewards is that reward."""
+    """Return a group's shaped rewards [N] in float64, in which the mean of 512 equal rewards equals each of them."""
     return group.shaped.astype(np.float64)
 
 
@@ -75,14 +78,17 @@ def centred(group: GroupRewards) -> Float64:
 
 
 def whitened(groups: Sequence[Float64]) -> list[Float32]:
-    """Return values [N] of each group divided by their root mean square over all rollouts of the batch."""
+    """Return each group's values [N] divided by the root mean square of the values of all rollouts in the batch."""
     values = np.concatenate(groups)
     deviation = float(np.sqrt(np.mean(values**2)))
     return [(group / (deviation + EPSILON)).astype(np.float32) for group in groups]
 
 
 def reinforce_plus_plus(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float32]:
-    """Return (R − batch mean) / batch deviation (REINFORCE++, arXiv 2501.03262): all prompts share one baseline."""
+    """Return (R − batch mean) / batch standard deviation (REINFORCE++, arXiv 2501.03262).
+
+    R is the shaped reward of a rollout. All prompts share one baseline.
+    """
     rewards = [wide(group) for group in groups]
     mean = float(np.concatenate(rewards).mean())
     return whitened([values - mean for values in rewards])
@@ -91,8 +97,9 @@ def reinforce_plus_plus(groups: Sequence[GroupRewards], config: AlgorithmConfig)
 def reinforce_plus_plus_baseline(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float32]:
     """Return R − group mean, divided by the standard deviation over all rollouts of the batch (REINFORCE++-baseline).
 
-    Source: arXiv 2501.03262. ProRLv2 and BroRL use this advantage. Every rollout weighs alike in the deviation.
-    Subtracting the batch mean would change nothing, since every centred group already sums to zero.
+    Source: arXiv 2501.03262. R is the shaped reward of a rollout. ProRLv2 and BroRL use this advantage. Every rollout
+    weighs alike in the deviation. Subtracting the batch mean would change nothing, since every centred group already
+    sums to zero.
     """
     return whitened([centred(group) for group in groups])
 
@@ -100,8 +107,8 @@ def reinforce_plus_plus_baseline(groups: Sequence[GroupRewards], config: Algorit
 def grpo(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float32]:
     """Return (R − group mean) / group standard deviation (GRPO, arXiv 2402.03300 section 4.1.2).
 
-    The deviation of a group with one success in N is about 1/√N, so its success gets about √N. Rare successes of hard
-    prompts count much more than with a deviation over the batch.
+    R is the shaped reward of a rollout. The deviation of a group with one success in N is about 1/√N, so the success
+    gets an advantage of about √N. Rare successes of hard prompts count much more than with a deviation over the batch.
     """
     advantages = []
     for group in groups:
@@ -112,9 +119,9 @@ def grpo(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float3
 
 
 def dr_grpo(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float32]:
-    """Return R − group mean, without a deviation (Dr. GRPO, arXiv 2503.20783 section 3.2).
+    """Return R − group mean, not divided by a standard deviation (Dr. GRPO, arXiv 2503.20783 section 3.2).
 
-    Very easy and very hard prompts get no extra weight.
+    R is the shaped reward of a rollout. Very easy and very hard prompts get no extra weight.
     """
     return [centred(group).astype(np.float32) for group in groups]
 
@@ -122,7 +129,7 @@ def dr_grpo(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Flo
 def rloo(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float32]:
     """Return R_i − mean of R_j over j ≠ i, which is N / (N − 1) (R_i − group mean) (RLOO).
 
-    Source: arXiv 2402.14740 section 3.1.
+    Source: arXiv 2402.14740 section 3.1. R_i is the shaped reward of rollout i in a group of N.
     """
     advantages = []
     for group in groups:
@@ -135,9 +142,9 @@ def rloo(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float3
 def opo(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float32]:
     """Return R minus the length-weighted mean reward Σ l R / Σ l of the group (OPO, arXiv 2505.23585 section 3).
 
-    l is the number of sampled tokens of a response. This baseline has the least variance where the squared norm of a
-    response's score function is proportional to its length. The paper derives it for strictly on-policy steps, which
-    `algorithm.num_mini_batches=1` gives.
+    R is the shaped reward of a rollout, and l is the number of sampled tokens of its response. This baseline has the
+    least variance where the squared norm of a response's score function is proportional to its length. The paper
+    derives it for strictly on-policy steps, which `algorithm.num_mini_batches=1` gives.
     """
     advantages = []
     for group in groups:
@@ -151,13 +158,14 @@ def opo(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float32
 def maxrl(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float32]:
     """Return (R − group mean) / mean raw reward of the group (MaxRL, arXiv 2602.02710).
 
-    Without the baseline, the mean score function of a group's successes has the expectation ∇p Σ (1 − p)^j over j < N.
-    That is the gradient of the log-likelihood truncated at order N, so a larger N comes closer to maximum likelihood.
-    With the baseline the sum runs over j < N − 1 and the order is N − 1. The reason is that a group without a success
-    gets zeros instead of its share of the baseline, which subtracts (1 − p)^(N − 1).
+    R is the shaped reward of a rollout, p the prompt's success rate and N the number of rollouts in the group. Without
+    the baseline, the mean score function of a group's successes has the expectation ∇p Σ (1 − p)^j over j < N. That is
+    the gradient of the log-likelihood truncated at order N, so a larger N comes closer to maximum likelihood. With the
+    baseline the sum runs over j < N − 1 and the order is N − 1. The reason is that a group without a success gets zeros
+    instead of its share of the baseline, which subtracts (1 − p)^(N − 1).
 
-    The divisor is the raw reward, as in dynamic sampling. Shaping that makes rewards negative therefore does not turn a
-    group with successes into one without. Negative raw rewards count as 0 in the divisor.
+    The divisor uses raw rewards, as dynamic sampling does. Shaping that makes rewards negative therefore does not turn
+    a group with successes into one without. Negative raw rewards count as 0 in the divisor.
     """
     advantages = []
     for group in groups:
@@ -209,9 +217,9 @@ ADVANTAGES: dict[str, Advantage] = {
 
 
 def find_advantage(config: AlgorithmConfig) -> Advantage:
-    """Return the function that `algorithm.advantage` names, with `algorithm.advantage_params` filled in.
+    """Return the advantage function that `algorithm.advantage` names, with `algorithm.advantage_params` filled in.
 
-    Raises ConfigError for a function that cannot be imported or a parameter that it does not have.
+    Raises ConfigError for a function that cannot be imported or a parameter that the function does not have.
     """
     function = find_function("algorithm.advantage", config.advantage, ADVANTAGES)
     return with_params("algorithm.advantage_params", config.advantage, function, config.own_advantage_params)
@@ -233,8 +241,8 @@ def weigh_rare_successes(
 ) -> list[Float32]:
     """Return advantages times (1 − share of correct rollouts)^exponent of their group (F-GRPO, arXiv 2602.06717).
 
-    The factor comes after any normalisation. `groups` are whole groups, also where only some rollouts are trained on.
-    Exponent 0 changes nothing.
+    The factor comes after any normalisation. `groups` are whole groups of rollouts, also where only some of a group's
+    rollouts are trained on. Exponent 0 changes nothing.
     """
     weighted = []
     for values, group in zip(advantages, groups, strict=True):
@@ -244,9 +252,9 @@ def weigh_rare_successes(
 
 
 def _checked(advantages: Sequence[Float32], groups: Sequence[GroupRewards], name: str) -> list[Float32]:
-    """Return the result of a user's advantage function as float32 arrays.
+    """Return the result of a user's advantage function as one float32 array per group.
 
-    Raises TrainingError unless it is one finite number per rollout.
+    Raises TrainingError unless the result has one finite number per rollout.
     """
     if len(advantages) != len(groups):
         raise TrainingError(f"algorithm.advantage={name} returned {len(advantages)} arrays for {len(groups)} groups")

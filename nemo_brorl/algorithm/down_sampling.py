@@ -10,8 +10,8 @@ from nemo_brorl.types import Float32, Int64
 def max_variance_subset(rewards: Float32, size: int) -> Int64:
     """Return the ascending indices of the `size` rollouts whose rewards have the largest variance.
 
-    Source: PODS, arXiv 2504.13818. `rewards` is [N]. With N ≤ `size` all indices are returned. Of 512 rollouts most
-    repeat each other.
+    Source: PODS, arXiv 2504.13818. `rewards` [N] are those of a prompt's N rollouts. With N ≤ `size` all indices are
+    returned. Of 512 rollouts of one prompt most repeat each other.
 
     By theorem 1 of the paper the best subset is the k highest and the size − k lowest rewards for some k. So one pass
     over prefix sums finds k. Of subsets with equal variance the one with the smallest k is returned.

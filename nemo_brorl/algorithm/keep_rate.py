@@ -23,7 +23,7 @@ def expected_keep_rate(
     num_rollouts: Sequence[int] | NDArray[np.int64],
     num_asked: int,
 ) -> Expected:
-    """Return the expected share of prompts whose group of `num_asked` rollouts will be informative.
+    """Return the expected share of prompts whose `num_asked` rollouts will include both correct and wrong ones.
 
     `successes` are the correct rollouts of each observed group, `num_rollouts` the size of each. The estimate is a
     posterior over a grid of Beta priors. The grid is spaced evenly over the log-odds of the prior's mean and over the

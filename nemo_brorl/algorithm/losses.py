@@ -70,10 +70,10 @@ def ppo_clip(batch: TokenBatch, config: AlgorithmConfig) -> LossSums:
 def gspo(batch: TokenBatch, config: AlgorithmConfig) -> LossSums:
     """Return the loss of GSPO: one clipped ratio s = exp(mean over tokens of log π/π_old) per response.
 
-    Source: arXiv 2507.18071 eq. 5–7. It is written per token as s without gradient times π / π without gradient (the
-    paper's GSPO-token, eq. 14). The value is equal, and so is the gradient as long as a response has one advantage. So
-    a response may be cut over ranks. Bounds are much narrower than PPO's (3e-4 and 4e-4 in the paper). Use it with
-    `algorithm.aggregation=sequence_mean`.
+    Source: arXiv 2507.18071 eq. 5–7. The loss is written per token as s without gradient times π / π without gradient
+    (the paper's GSPO-token, eq. 14). The value is equal, and so is the gradient as long as a response has one
+    advantage. So a response may be split over context-parallel ranks. Bounds are much narrower than PPO's (3e-4 and
+    4e-4 in the paper). Use it with `algorithm.aggregation=sequence_mean`.
     """
     log_ratio = log_ratio_to_old(batch)
     sequence_ratio = batch.sequences.mean_of(log_ratio).exp()
@@ -145,10 +145,10 @@ LOSSES: dict[str, Loss] = {
 
 
 def find_loss(name: str, config: AlgorithmConfig) -> Loss:
-    """Return the loss of this name with `algorithm.loss_params` filled in.
+    """Return the loss function called `name`, with `algorithm.loss_params` filled in.
 
-    The parameters apply only to the loss of `algorithm.loss`, because the supervised warm-up has another loss. Raises
-    ConfigError for a function that cannot be imported or a parameter that it does not have.
+    The parameters apply only to the loss that `algorithm.loss` names, because the supervised warm-up has another loss.
+    Raises ConfigError for a function that cannot be imported or a parameter that the function does not have.
     """
     function = find_function("algorithm.loss", name, LOSSES)
     params = config.own_loss_params if name == config.loss else {}
@@ -159,7 +159,7 @@ def advantages_with_kl(batch: TokenBatch, config: AlgorithmConfig) -> Tensor:
     """Return the batch's advantages [T], with the KL penalty subtracted under `algorithm.kl.placement=reward`.
 
     The penalty is the coefficient times the KL estimate of the old policy, summed over the token's response. It has no
-    gradient, like a penalty in the reward, and comes after the baseline.
+    gradient, like a penalty in the reward, and is subtracted after the baseline.
     """
     if config.kl.placement != "reward" or batch.reference_log_probs is None:
         return batch.advantages
@@ -173,7 +173,7 @@ def finish(
     objective: Tensor,
     metrics: dict[str, Tensor],
 ) -> LossSums:
-    """Return the loss of an objective per token [T] that training maximises.
+    """Return the loss to minimise, and its metrics, for an objective per token [T] that training maximises.
 
     Multiplies importance weights, limits the tokens of `algorithm.loss_params.covariance`, adds the KL term (ProRL,
     arXiv 2505.24864) and the entropy bonus, and takes the weighted sum. `metrics` are sums over tokens.

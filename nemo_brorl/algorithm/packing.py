@@ -58,7 +58,7 @@ class Levels(NamedTuple):
     keys: UInt64  # [N, levels], equal where rollouts agree up to the level's end; unused in the last level
 
     def with_columns(self, num: int) -> Levels:
-        """Return the levels with empty ones appended, `num` in all."""
+        """Return the levels of shared tokens of a group's rollouts, with empty levels appended, `num` levels in all."""
         missing = ((0, 0), (0, num - self.ends.shape[1]))
         return Levels(np.pad(self.ends, missing, mode="edge"), np.pad(self.keys, missing))
 
@@ -69,10 +69,11 @@ def levels_of(
     turn_ends: TurnEnds | None,
     min_shared_tokens: int,
 ) -> Levels:
-    """Return the levels of a group: its prompt, at most `DEEPEST` ends of turns, and the whole responses.
+    """Return the points up to which rollouts of one prompt may share tokens: prompt end, turn ends and response end.
 
-    `lengths` [N] are response lengths in tokens. A turn that ends less than `min_shared_tokens` after the last level
-    gets an empty level: its tokens belong to the next one.
+    A level is the tokens between two points. `DEEPEST` is the most ends of turns. `lengths` [N] are response lengths in
+    tokens. A turn that ends less than `min_shared_tokens` after the level before gets an empty level: its tokens belong
+    to the next level.
     """
     num = len(lengths)
     start = np.zeros(num, np.int64)
@@ -98,10 +99,10 @@ class RolloutSpan:
     """
 
     def __init__(self, items: Sequence[Item], lengths: Int64, is_new: Bool) -> None:
-        """Take consecutive rollouts, and arrays [n, levels] over them.
+        """Take n consecutive rollouts in packing order, and arrays [n, levels] that say which tokens neighbours share.
 
-        `lengths` are the tokens of a rollout on each level. `is_new` is True where the rollout before it does not share
-        them.
+        Levels are the prompt, the turns that rollouts of a prompt may share, and the rest of the response. `lengths`
+        are the tokens of a rollout on each level. `is_new` is True where the rollout before does not share them.
         """
         self.items = items
         new = (lengths * is_new).sum(axis=1)
@@ -116,26 +117,32 @@ class RolloutSpan:
         self._costs = np.cumsum(costs)
 
     def bounds(self, num_parts: int) -> list[int]:
-        """Return the bounds of `num_parts` non-empty parts of the rollouts with nearly equal cost, [num_parts + 1]."""
+        """Return the bounds [num_parts + 1] that cut the rollouts into non-empty contiguous parts of nearly equal cost.
+
+        Cost is measured in tokens. The cost of tokens that rollouts share is divided among these rollouts.
+        """
         return [0, *self._marks(num_parts).tolist(), len(self.items)]
 
     def tokens(self, num_parts: int) -> Int64:
-        """Return the number of tokens in each of `num_parts` parts of the rollouts, [num_parts].
+        """Return the number of tokens in each of `num_parts` contiguous parts of the rollouts, [num_parts].
 
-        A part counts a copy of its own of what its first rollout shares with the part before.
+        Tokens that rollouts of two parts share count in both parts.
         """
         ends = np.append(self._marks(num_parts), len(self.items))
         starts = np.append(0, ends[:-1])
         return self._ends[ends] - self._ends[starts] + self._shared[starts]
 
     def tokens_between(self, low: int, high: int) -> int:
-        """Return the number of tokens in the rollouts [low, high), shared ones counted once."""
+        """Return the number of tokens in rollouts `low` to `high` − 1.
+
+        Tokens that several of these rollouts share count once.
+        """
         return int(self._ends[high] - self._ends[low] + self._shared[low])
 
     def filled(self, limit: int) -> list[int]:
-        """Return the bounds of the fewest contiguous parts of the rollouts that have at most `limit` tokens each.
+        """Return the bounds that cut the rollouts into the fewest contiguous parts of at most `limit` tokens each.
 
-        A longer rollout is a part alone.
+        A rollout of more than `limit` tokens is a part alone.
         """
         bounds = [0]
         while bounds[-1] < len(self.items):
@@ -146,7 +153,7 @@ class RolloutSpan:
         return bounds
 
     def filled_evenly(self, num_parts: int) -> list[int]:
-        """Return the bounds of `num_parts` contiguous parts of the rollouts whose largest has the fewest tokens."""
+        """Return the bounds of `num_parts` contiguous parts of the rollouts, whose largest has the fewest tokens."""
         low = 1
         high = int(self._ends[-1])
         # Bisect for the smallest limit that needs no more parts.
@@ -164,7 +171,7 @@ class RolloutSpan:
         return bounds
 
     def _marks(self, num_parts: int) -> Int64:
-        """Return the inner bounds of `num_parts` non-empty parts of the rollouts with nearly equal cost."""
+        """Return the bounds between `num_parts` non-empty contiguous parts of the rollouts, of nearly equal cost."""
         num = len(self.items)
         assert num >= num_parts, f"{num} rollouts cannot fill {num_parts} parts"
         shares = self._costs[-1] * np.arange(1, num_parts) / num_parts
@@ -194,10 +201,10 @@ def plan_update(
     objective: str,
     seed: int,
 ) -> UpdatePlan:
-    """Return the plan of the update that makes the weights of `version`. The same arguments give the same plan.
+    """Return the deterministic plan of the policy update whose result is the weights of version `version`.
 
-    `token_budget` bounds the tokens of a micro-batch. A batch that a deadline cut below mini-batches × ranks rollouts
-    gets fewer mini-batches. With fewer rollouts than ranks all are repeated equally often, which changes no mean.
+    `token_budget` bounds a micro-batch's tokens. A batch that a deadline cut below mini-batches × ranks rollouts gets
+    fewer mini-batches. Fewer rollouts than ranks are all repeated equally often, which changes no mean.
     """
     num_rollouts = sum(len(rollouts) for rollouts in batch.rollouts)
     num_full = max(1, num_rollouts // data_parallel_size)  # mini-batches with at least one rollout per rank
@@ -245,9 +252,10 @@ def plan_step(
     version: int,
     learning_rate: float,
 ) -> UpdatePlan:
-    """Return the update plan of step `step`, counted from 1, which makes the weights of `version`.
+    """Return the plan of the policy update in training step `step`, counted from 1.
 
-    The same step always has the same plan: its seed depends only on `seed` and `step`.
+    The result of the update is the weights of version `version`. The same step always has the same plan: its seed
+    depends only on `seed` and `step`.
     """
     return plan_update(
         batch,
@@ -263,10 +271,10 @@ def plan_step(
 
 
 def stratify(rollouts: Sequence[Sequence[int] | Int64], num_parts: int, seed: int) -> list[list[Item]]:
-    """Split every group's rollouts, shuffled, into `num_parts` parts of nearly equal size.
+    """Shuffle each group's rollouts and split them over `num_parts` mini-batches, nearly equally many to each.
 
-    `rollouts` are the rollout indices of each group. Remainders of different groups go to different parts, so the parts
-    stay balanced. Returns sorted (group, rollout) pairs.
+    `rollouts` are the rollout indices of each group. Remainders of different groups go to different mini-batches, so
+    that mini-batches stay balanced. Returns sorted (group, rollout) pairs for each mini-batch.
     """
     parts: list[list[Item]] = [[] for _ in range(num_parts)]
     random = np.random.default_rng(seed)
@@ -284,9 +292,9 @@ def stratify(rollouts: Sequence[Sequence[int] | Int64], num_parts: int, seed: in
 def fresh_in_the_last(batch: TrainBatch, last: Sequence[Item]) -> list[bool]:
     """Return for each group whether its rollouts in the last mini-batch are an unbiased sample of the sampling policy.
 
-    `last` are the (group, rollout) pairs of the last mini-batch. They are biased in two cases: the group was kept only
-    because of them, so that its other rollouts have equal rewards, or rollouts were chosen for training by their
-    rewards.
+    `last` are the (group, rollout) pairs of the last mini-batch. A group's rollouts in it are biased in two cases:
+    dynamic sampling kept the group only because of them, since the group's other rollouts have equal rewards, or
+    rollouts were chosen for training by their rewards.
     """
     in_last: list[set[int]] = [set() for _ in batch.groups]
     for group, rollout in last:
@@ -319,10 +327,10 @@ class Packer:
         num_sampled: Sequence[Int32] | None = None,
         turn_ends: Sequence[TurnEnds | None] = (),
     ) -> None:
-        """Take the lengths of all groups of a batch.
+        """Take the prompt and response lengths of all groups of a batch, in tokens.
 
-        `num_sampled` are the tokens of each response that the loss counts, [N] a group (None: all of them). `turn_ends`
-        are the ends of turns of each group (None: unknown).
+        `num_sampled` are the tokens of each response that the loss counts, [N] per group (None: all tokens).
+        `turn_ends` are the ends of the turns in each group's rollouts (None: unknown).
         """
         self.num_sampled = response_lengths if num_sampled is None else num_sampled
         self.token_budget = token_budget
@@ -340,9 +348,9 @@ class Packer:
     def pack(self, items: Sequence[Item], data_parallel_size: int) -> tuple[tuple[MicroBatch, ...], ...]:
         """Return the micro-batches of one mini-batch as [rank][micro-batch], equally many for every rank.
 
-        No micro-batch exceeds the token budget unless a single rollout does. Parts have equal cost if the fewest
-        possible parts are within the budget. With a long tail of lengths they are instead the fewest that hold all
-        rollouts in order, filled as evenly as possible.
+        No micro-batch exceeds the token budget unless a single rollout does. The micro-batches of a rank have equal
+        cost if the fewest possible ones are then within the budget. With a long tail of response lengths they are
+        instead the fewest that hold all rollouts in order, filled as evenly as possible.
         """
         items = sorted(items, key=self._path)
         bounds = self._rollout_span(items).bounds(data_parallel_size)

@@ -44,9 +44,10 @@ class ReferenceResets:
         self.num_stalled = 0  # validations in a row without a new best, since the last reset
 
     def note_validation(self, pass_at_1: float) -> None:
-        """Count a validation with this pass@1, for the patience of reference resets.
+        """Record a validation's pass@1 for the rule that resets the KL reference.
 
-        Equalling the best score is no new best.
+        The reference policy is reset after `patience` validations without a new best. A pass@1 equal to the best one is
+        no new best.
         """
         if pass_at_1 > self.best_pass_at_1:
             self.best_pass_at_1, self.num_stalled = pass_at_1, 0
@@ -54,9 +55,10 @@ class ReferenceResets:
             self.num_stalled += 1
 
     def due(self, step: int, metrics: Mapping[str, float]) -> Reset | None:
-        """Return the reason to reset the reference after `step`, or None.
+        """Return the reason to reset the KL term's reference policy after step `step`, or None if no reset is due.
 
-        Reads `policy/kl_to_reference` from the step's metrics: the mean over tokens, in nats. NaN resets nothing.
+        Reads `policy/kl_to_reference` from the step's metrics: the mean over tokens, in nats. A KL of NaN is no reason
+        for a reset.
         """
         config = self.config
         kl = metrics.get("policy/kl_to_reference", 0.0)
@@ -69,21 +71,24 @@ class ReferenceResets:
         return None
 
     def note_reset(self, step: int) -> None:
-        """Count a reset of the KL term's reference after `step`."""
+        """Record that the KL term's reference policy was reset to the current weights after step `step`."""
         self.num_resets += 1
         self.last_step, self.num_stalled = step, 0
 
     def metrics(self, step: int) -> dict[str, float]:
-        """Return the number of reference resets and the steps since the last one, or nothing if none is configured."""
+        """Return the metrics of KL reference resets: their number, and the steps since the last one.
+
+        The result is empty if the settings configure no resets.
+        """
         if not (self.config.interval or self.config.patience or self.config.kl_above is not None):
             return {}
         return {"reference/resets": float(self.num_resets), "reference/steps_since_reset": float(step - self.last_step)}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counters of reference resets as a JSON-able dict."""
+        """Return the counters that decide about resets of the KL reference, as a JSON-able dict."""
         return {name: getattr(self, name) for name in ("num_resets", "last_step", "best_pass_at_1", "num_stalled")}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from counters of reference resets that `state_dict` returned."""
+        """Restore the counters that decide about resets of the KL reference from a result of `state_dict`."""
         for name in self.state_dict():
             setattr(self, name, state[name])

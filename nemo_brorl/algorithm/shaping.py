@@ -58,9 +58,10 @@ def shaped_rewards(
 
 
 def find_shaping(config: ShapingConfig) -> Shaping | None:
-    """Return the function of `rewards.shaping.function` with its parameters filled in, or None where none is set.
+    """Return the user's reward shaping function that `rewards.shaping.function` names, or None where none is set.
 
-    Raises ConfigError for a function that cannot be imported or a parameter that it does not have.
+    Its parameters are filled in. Raises ConfigError for a function that cannot be imported or a parameter that the
+    function does not have.
     """
     if config.function is None:
         return None
@@ -69,9 +70,9 @@ def find_shaping(config: ShapingConfig) -> Shaping | None:
 
 
 def is_on(config: CosineLengthConfig, step: int) -> bool:
-    """Return whether the length reward acts in `step`, counted from 1.
+    """Return whether the cosine length reward is on in training step `step`, counted from 1.
 
-    It acts for `on_steps` steps, pauses for `off_steps`, and so on. With `off_steps=0` it always acts.
+    It is on for `on_steps` steps, then off for `off_steps` steps, and so on. With `off_steps=0` it is always on.
     """
     if config.off_steps == 0:
         return True

@@ -33,11 +33,17 @@ class ResponseIndex:
         return total
 
     def sum_of(self, values: Tensor) -> Tensor:
-        """Return for every token the sum of `values` over its response, [T]. Collective like `sums`."""
+        """Return for every token the sum of `values` over its response, [T].
+
+        Collective over the ranks that share the responses.
+        """
         return self.sums(values)[self.index]
 
     def mean_of(self, values: Tensor) -> Tensor:
-        """Return for every token the mean of `values` over its response, [T]. Collective like `sums`."""
+        """Return for every token the mean of `values` over its response, [T].
+
+        Collective over the ranks that share the responses.
+        """
         means = self.sums(values) / self.lengths
         return means[self.index]
 

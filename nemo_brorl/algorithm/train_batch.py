@@ -47,11 +47,11 @@ def make_train_batch(
     loss_scale: float = 1.0,
     min_reward_range: float | None = None,
 ) -> TrainBatch:
-    """Return the batch of training step `step`, counted from 1.
+    """Return the batch of groups, advantages and rollouts for training step `step`, counted from 1.
 
     `max_tokens` is the longest that a response may be. `loss_scale` and `min_reward_range` are stored in the
-    `TrainBatch`. The groups keep their raw rewards. Raises TrainingError when a user's own shaping or advantage returns
-    something wrong.
+    `TrainBatch`. The groups keep their raw rewards. Raises TrainingError when a user's own shaping or advantage
+    function does not return one finite number per rollout.
     """
     own_shaping = find_shaping(shaping)
     views = []

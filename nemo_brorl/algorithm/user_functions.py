@@ -11,7 +11,10 @@ from nemo_brorl.config.rewards import ShapingConfig
 
 
 def check_functions(algorithm: AlgorithmConfig, shaping: ShapingConfig) -> None:
-    """Import a user's own advantage, loss and reward shaping and fill in their parameters. Raises ConfigError."""
+    """Import a user's own functions for advantage, loss and reward shaping, and fill in their parameters.
+
+    Raises ConfigError for a function that cannot be imported or a parameter that the function does not have.
+    """
     find_advantage(algorithm)
     find_shaping(shaping)
     if is_import_path(algorithm.loss) or algorithm.own_loss_params:

@@ -205,7 +205,7 @@ class EngineHandle:
         )
 
     def close(self) -> None:
-        """Kill the engine's actor."""
+        """Kill the Ray actor of this vLLM engine."""
         self._transport.kill(self.actor)
 
     def _count_fault(self) -> None:

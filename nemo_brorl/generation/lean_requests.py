@@ -47,7 +47,7 @@ class LeanRequests:
         self._free = list(range(num_slots))
 
     def add(self, request: Request, stop_tokens: list[int]) -> None:
-        """Give a request a slot in the arrays, behind the other requests in running order.
+        """Give a request a slot in the arrays of sampled tokens, behind the other requests in running order.
 
         Call `sort` after the last request was added.
         """
@@ -71,12 +71,12 @@ class LeanRequests:
         self._free.append(self.slots.pop(request_id))
 
     def sort(self) -> None:
-        """Update `ids` and `order`, the running order of the requests kept in arrays, after `add` and `remove`."""
+        """Update `ids` and `order`, the running order of requests that bypass vLLM's scheduler, after changes."""
         self.ids = list(self.slots)
         self.order = np.fromiter(self.slots.values(), np.int64, len(self.slots))
 
     def append(self, slots: Int64, token_ids: Int64, log_probs: Float32 | None) -> None:
-        """Add one sampled token to each of the requests in these slots."""
+        """Append one sampled token to the token array of each request in these slots."""
         columns = self.num_tokens[slots] - self._first[slots]
         if columns.max(initial=0) >= self._token_ids.shape[1]:
             self._token_ids = np.concatenate([self._token_ids, np.zeros_like(self._token_ids)], 1)

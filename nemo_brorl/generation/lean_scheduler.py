@@ -78,7 +78,8 @@ class LeanMixin(Scheduler):
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """Return what the next step of vLLM computes.
 
-        It has the next token of every request that only decodes and is kept in arrays, and what vLLM's scheduler adds.
+        It has the next token of every lean request, which only decodes and is kept in arrays outside vLLM's scheduler,
+        and what vLLM's scheduler adds.
         """
         lean = self._lean
         if lean.ids and (throttle_prefills or not self._can_decode_all()):
@@ -165,7 +166,7 @@ class LeanMixin(Scheduler):
     # ---- one step ----
 
     def _can_decode_all(self) -> bool:
-        """Return whether every request kept in arrays can get its next token without a decision of vLLM's scheduler."""
+        """Return whether every request that only decodes can get its next token without vLLM's scheduler."""
         num_computed = self._lean.num_computed[self._lean.order]
         num_blocks = np.count_nonzero(num_computed % self.block_size == 0)
         has_room = num_blocks <= self.kv_cache_manager.block_pool.get_num_free_blocks()
@@ -211,7 +212,7 @@ class LeanMixin(Scheduler):
 
     @contextmanager
     def _hidden(self, num_tokens: int) -> Iterator[None]:
-        """Hide the requests that are kept in arrays from vLLM's scheduler inside this context.
+        """Hide the requests that only decode from vLLM's scheduler inside this context.
 
         The scheduler sees only ordinary requests, and its limits of requests and tokens are lowered by what the hidden
         requests use.
@@ -297,7 +298,7 @@ class LeanMixin(Scheduler):
     # ---- between lean and ordinary ----
 
     def _make_lean(self, names: Iterable[str]) -> None:
-        """Move those of these requests that only decode from now on from vLLM's scheduler into arrays."""
+        """Move those of these requests that only decode from now on from vLLM's scheduler into arrays of tokens."""
         if self._has_connector():
             return
         num_before = len(self._lean.slots)
@@ -311,7 +312,7 @@ class LeanMixin(Scheduler):
             self._lean.sort()
 
     def _make_ordinary(self, names: Iterable[str]) -> None:
-        """Hand requests that are kept in arrays back to vLLM's scheduler.
+        """Hand requests that only decode and bypass vLLM's scheduler back to it.
 
         The tokens that they have sampled so far are returned with the next step.
         """
@@ -334,7 +335,7 @@ class LeanMixin(Scheduler):
 def _output(request: Request, sampled: Sampled, reason: FinishReason | None) -> EngineCoreOutput:
     """Return a request's sampled tokens as the output that vLLM's engine core sends to its client.
 
-    The ranks of sampled tokens are 0, because requests kept in arrays do not store them.
+    The ranks of sampled tokens are 0, because requests that bypass vLLM's scheduler do not store them.
     """
     log_probs = None
     if request.sampling_params.num_logprobs is not None:

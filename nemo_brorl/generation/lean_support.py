@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def why_unsupported(config: VllmConfig, kv_cache_config: KVCacheConfig) -> str:
     """Return which engine setting keeps decoding requests from being scheduled in arrays, outside vLLM's scheduler.
 
-    It is "" if no setting does.
+    The text is empty if no setting does.
     """
     model, parallel, settings = config.model_config, config.parallel_config, config.scheduler_config
     events = config.kv_events_config

@@ -180,8 +180,8 @@ class VllmPool:
     ) -> int:
         """Load a stream of weight buckets (StreamedBucket) into every engine, and return the number of bytes.
 
-        Rollouts of an open session pause meanwhile, and are continued under the new weights. `WeightReceivers.load`
-        defines the interface.
+        Rollouts of an open session pause meanwhile, and are continued under the new weights (see
+        `WeightReceivers.load`).
         """
         self._sleep.check_has_room_for_weights()
         num_bytes = self._receivers.load(manifest, buckets, version)

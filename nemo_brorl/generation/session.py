@@ -66,7 +66,7 @@ class VllmSession:
         self._ended: list[RolloutChunk] = []  # chunks for the next poll
 
     def submit(self, requests: Sequence[RolloutRequest]) -> None:
-        """Queue requests for rollouts, and send them to engines that have room.
+        """Queue requests for rollouts, and send them to vLLM engines that have room.
 
         Raises ConfigError, and queues nothing, if a request does not fit `generation.max_model_len`.
         """

@@ -331,7 +331,7 @@ def pack_experts_again(model: nn.Module) -> None:
 def return_routes(engine: LLMEngine) -> None:
     """Make an engine of vLLM's CPU build return expert routes, as `enable_return_routed_experts` does on CUDA.
 
-    Its workers must have a `RouteRecorder` attached.
+    The engine's workers must have a `RouteRecorder` attached.
     """
     from vllm.distributed.aux_output_connector.connector import AuxOutputSchedulerConnector
 

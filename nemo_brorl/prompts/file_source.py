@@ -95,7 +95,7 @@ class FileSource:
     """A source of questions in files, with a new order in each epoch."""
 
     def __init__(self, file: QuestionFile, rows: Int64, seed: str) -> None:
-        """Create a source of the questions in `rows` of the data files, which `seed` shuffles anew for each epoch."""
+        """Create a source of the questions in `rows` of the data files, which `seed` shuffles for every epoch."""
         self.file = file
         self.rows = rows
         self.seed = seed

@@ -119,7 +119,7 @@ class ReasoningGymSource:
     ) -> int:
         """Return which of a Reasoning Gym task's settings apply to question `index`.
 
-        0 stands for the settings before the first curriculum stage, or on the first difficulty level. Held-out
+        0 means the settings before the first curriculum stage, or on the first difficulty level. Held-out
         questions cycle through all settings, so that validations of a run are comparable.
         """
         if self.split == "held_out":

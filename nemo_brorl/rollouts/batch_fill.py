@@ -71,7 +71,10 @@ class BatchFill:
         stage: Stage,
         version: int,
     ) -> None:
-        """Start to fill a batch under weights `version`, with at most `chunk_size` rollouts in a request."""
+        """Start to sample a training batch under policy weights `version`.
+
+        A request to an engine has at most `chunk_size` rollouts.
+        """
         self.state_before = carry_over.state()  # state for the checkpoint if this step is cut
         carry_over.begin_step(stage, version)
         self.carry_over = carry_over
@@ -104,13 +107,14 @@ class BatchFill:
 
     @property
     def is_done(self) -> bool:
-        """True if the batch is complete and nothing is being sampled."""
+        """Return True if the training batch is complete and no rollout is being sampled."""
         return self.state is FillState.DONE
 
     def advance(self, timeout_s: float = TURN_S) -> None:
-        """Admit missing groups, wait at most `timeout_s` for results, and handle them.
+        """Start missing groups of rollouts, wait at most `timeout_s` seconds for results, and handle them.
 
-        Raises StarvationError and GenerationError.
+        Raises StarvationError when sampling finds too few informative groups, and GenerationError when engines fail too
+        often.
         """
         if self.state is FillState.FILLING:
             self._admit()
@@ -127,9 +131,9 @@ class BatchFill:
             self.sampler.console.progress("generate", stream.num_settled, stream.num_asked, "rollouts", seconds)
 
     def complete(self, check: Callable[[], None] = lambda: None) -> None:
-        """Call `advance` until the batch is done, and `check` after each call.
+        """Call `advance` until the training batch is complete, and `check` after each call.
 
-        Raises what `advance` or `check` raises. Nothing is being sampled then.
+        Raises what `advance` or `check` raises. No rollout is being sampled then.
         """
         try:
             with self.sampler.stage("generate"):
@@ -141,7 +145,7 @@ class BatchFill:
             raise
 
     def finish(self) -> FilledBatch:
-        """Return the complete batch of groups, with its metrics."""
+        """Return the complete training batch of groups, with its metrics."""
         assert self.is_done, f"the batch was taken while it was {self.state.value}"
         completed = self.carry_over.take_completed()
         batch = (*self.dynamic_sampling.take_batch(), *completed)
@@ -169,7 +173,10 @@ class BatchFill:
         )
 
     def _admit(self) -> None:
-        """Start as many groups as dynamic sampling needs, partial groups of the previous step first."""
+        """Start as many groups of rollouts as dynamic sampling needs.
+
+        Groups that the previous step left unfinished come first.
+        """
         num = self.dynamic_sampling.num_to_admit()
         groups = self.leftovers.take_open(num)
         prompts = self.carry_over.take_prompts(num - len(groups))
@@ -181,7 +188,10 @@ class BatchFill:
             self.stream.open(prompt, self.stage.num_per_prompt, self.sampling, self.settings.deadline_s)
 
     def _settle(self, group: OpenGroup) -> None:
-        """Close, complete, postpone or drop a group of which no rollout is being sampled."""
+        """Decide what happens to a group whose rollouts have all ended or were cut off.
+
+        The group is offered to dynamic sampling, gets its late rollouts, is postponed to the next step, or is dropped.
+        """
         if not self.carry_over.may_mix_versions:
             check_version(group, self.version)
         if group.partial:
@@ -200,7 +210,10 @@ class BatchFill:
             self.leftovers.put_back(group)
 
     def _complete_group(self, group: OpenGroup) -> None:
-        """Keep the rollouts of a group that ended after a step trained on the group, for the next step."""
+        """Keep a group's late rollouts for the next step.
+
+        They ended after an earlier step had trained on the rest of the group.
+        """
         if len(group.scored_chunks) == group.num_trained_chunks:
             return
         scored = replace(group.close(), train_indices=group.untrained_indices())
@@ -214,7 +227,7 @@ class BatchFill:
         self.dynamic_sampling.withdraw(group.uid, reason, group.num_finished)
 
     def _drain_if_due(self) -> None:
-        """Stop filling when the batch is full or the step's deadline has passed."""
+        """Stop starting groups when the training batch is full or the step's deadline has passed."""
         limit_s = self.settings.step_deadline_s
         seconds = time.monotonic() - self.filling_since
         is_overdue = limit_s is not None and seconds > limit_s
@@ -228,7 +241,10 @@ class BatchFill:
             self.stream.cut()
 
     def _end(self) -> None:
-        """End a fill in which nothing is being sampled, or continue to fill if the batch would be empty."""
+        """End the sampling of a training batch, because no rollout is being sampled any more.
+
+        If the batch would be empty, sampling continues.
+        """
         if not self.dynamic_sampling.kept:
             limit_s = self.settings.step_deadline_s
             log.warning("rollouts.step_deadline_s=%s: no informative group so far, so sampling continues", limit_s)

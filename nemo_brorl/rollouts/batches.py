@@ -39,7 +39,7 @@ class Batches:
         self.fill: BatchFill | None = None
 
     def begin(self, version: int) -> BatchFill:
-        """Start to fill the next batch under weights `version`."""
+        """Start to sample the next training batch under policy weights `version`."""
         stage = self.schedule.stage
         num_rollouts = stage.num_per_prompt * stage.prompts_per_step
         chunk_size = fitting_chunk_size(num_rollouts, self.num_engines, self.settings.chunk_size)
@@ -47,10 +47,10 @@ class Batches:
         return self.fill
 
     def take_batch(self, version: int, check: Callable[[], None]) -> FilledBatch:
-        """Return the next full batch.
+        """Return the next complete training batch, and sample it if needed.
 
-        `check` is called repeatedly while the batch is filled and may raise. Raises StarvationError. An unfinished
-        batch stays here until `complete`, `drop` or `cut`.
+        `check` is called repeatedly while the batch is sampled and may raise. Raises StarvationError when sampling
+        finds too few informative groups. An unfinished batch stays here until `complete`, `drop` or `cut`.
         """
         fill = self.fill or self.begin(version)
         fill.complete(check)
@@ -59,9 +59,10 @@ class Batches:
         return filled
 
     def fill_during_update(self, policy: Policy, plan: UpdatePlan, version: int) -> UpdateReport:
-        """Run the policy's update while the next batch is filled under `version`, the weights before the update.
+        """Run the policy update while rollouts for the next training batch are sampled.
 
-        Returns when the update has ended. The batch may still be incomplete.
+        They are sampled under `version`, the weights before the update. Returns when the update has ended. The next
+        batch may still be incomplete.
         """
         fill = self.begin(version)
         policy.begin_update(plan)
@@ -77,21 +78,24 @@ class Batches:
         return update
 
     def complete(self) -> None:
-        """Finish filling the current batch, before a validation or a checkpoint. The next step takes it."""
+        """Finish sampling the current training batch, before a validation or a checkpoint.
+
+        The next step takes the batch.
+        """
         if self.fill is not None:
             self.fill.complete()
 
     def drop(self) -> list[ScoredGroup]:
-        """Drop the batch that is being filled. Return the groups that had closed."""
+        """Drop the training batch that is being sampled, and return its groups of which enough rollouts had ended."""
         assert self.fill is not None, "no batch is being filled"
         sampled = self.fill.dynamic_sampling.sampled()
         self.fill = None
         return sampled
 
     def cut(self) -> tuple[SamplerState, tuple[ScoredChunk, ...]]:
-        """Drop the batch that is being filled. Return what a resumed run needs to fill it again.
+        """Drop the training batch that is being sampled, and return what a resumed run needs to sample it again.
 
-        This is the sampling state at its start, and the chunks that the resumed run may replay.
+        This is the sampling state at the batch's start, and the chunks of rollouts that the resumed run may reuse.
         """
         assert self.fill is not None, "no batch is being filled"
         fill = self.fill

@@ -40,7 +40,10 @@ class Leftovers:
         self.restarted: list[Prompt] = []
 
     def drop_older(self, oldest: int) -> None:
-        """Drop groups with tokens of weights older than version `oldest`. Open groups restart from their prompt."""
+        """Drop unfinished groups with tokens that were sampled under weights older than version `oldest`.
+
+        A group that no step has trained on is sampled again from its prompt.
+        """
         fresh: list[OpenGroup] = []
         for group in self.partial:
             if (group.oldest_version or 0) >= oldest:
@@ -50,13 +53,13 @@ class Leftovers:
         self.partial = fresh
 
     def take_closed(self) -> list[OpenGroup]:
-        """Return and remove the partial groups that a step has trained on already."""
+        """Return and remove the unfinished groups whose ended rollouts a step has trained on already."""
         closed = [group for group in self.partial if group.is_closed]
         self.partial = [group for group in self.partial if not group.is_closed]
         return closed
 
     def take_open(self, num: int) -> list[OpenGroup]:
-        """Return and remove at most `num` partial groups that must be admitted again, oldest first."""
+        """Return and remove at most `num` unfinished groups that no step has trained on, oldest first."""
         taken: list[OpenGroup] = []
         left: list[OpenGroup] = []
         for group in self.partial:
@@ -68,7 +71,7 @@ class Leftovers:
         return taken
 
     def take_completed(self) -> list[ScoredGroup]:
-        """Return and remove the groups whose cut rollouts have ended since a step trained on the others.
+        """Return and remove the groups whose cut rollouts have ended since a step trained on their other rollouts.
 
         They are sorted by the uid of their prompt.
         """
@@ -77,28 +80,37 @@ class Leftovers:
         return completed
 
     def take_restarted(self, num: int) -> list[Prompt]:
-        """Return and remove at most `num` prompts that are to be sampled again."""
+        """Return and remove at most `num` prompts whose rollouts must be sampled again from the start."""
         restarted = self.restarted[:num]
         self.restarted = self.restarted[num:]
         return restarted
 
     def put_back(self, group: OpenGroup) -> None:
-        """Keep a group that was cut. A group without a token restarts from its prompt."""
+        """Store a group with rollouts that were cut off, so that the next step resumes them.
+
+        A group without any sampled token is sampled again from its prompt.
+        """
         if group.oldest_version is None:
             self.restart(group.prompt)
         else:
             self.partial.append(group)
 
     def put_completed(self, group: ScoredGroup) -> None:
-        """Keep a group whose remaining rollouts have ended after a step trained on it, until a step takes it."""
+        """Store a group until a step trains on its late rollouts.
+
+        They have ended after an earlier step trained on the group's other rollouts.
+        """
         self.completed.append(group)
 
     def restart(self, prompt: Prompt) -> None:
-        """Queue a prompt to be sampled again."""
+        """Queue a prompt whose rollouts must be sampled again from the start."""
         self.restarted.append(prompt)
 
     def copy_partial(self) -> tuple[OpenGroup, ...]:
-        """Return copies of the partial groups, which do not change when the originals are resumed."""
+        """Return copies of the groups with unfinished rollouts.
+
+        The copies do not change when sampling of the original groups is resumed.
+        """
         return tuple(
             replace(group, scored_chunks=list(group.scored_chunks), partial=list(group.partial))
             for group in self.partial

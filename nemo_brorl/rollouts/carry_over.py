@@ -59,13 +59,19 @@ class CarryOver:
         self.may_mix_versions = rollouts.overlap or is_resumed(rollouts)
 
     def begin_step(self, stage: Stage, version: int) -> None:
-        """Prepare for filling a batch under weights `version`. Groups that are too old are dropped."""
+        """Prepare for sampling a training batch under policy weights `version`.
+
+        Groups left by earlier steps whose tokens were sampled under too old weights are dropped.
+        """
         self.pool.begin_step()
         self.dynamic_sampling.begin_step(version, stage.prompts_per_step, self.is_batch_complete)
         self.leftovers.drop_older(version - self.dynamic_sampling.config.max_staleness)
 
     def take_replay(self, version: int) -> ReplayCache:
-        """Return the chunks of the step that was cut, as far as a step under weights `version` may use them."""
+        """Return the chunks of rollouts of an interrupted step that a resumed run need not sample again.
+
+        A step under weights `version` may use only some of them, unless weight versions may be mixed.
+        """
         usable: list[ScoredChunk] = []
         for scored in self.cut_step:
             chunk = scored.chunk
@@ -75,12 +81,15 @@ class CarryOver:
         return ReplayCache(usable)
 
     def take_prompts(self, num: int) -> list[Prompt]:
-        """Return prompts for `num` new groups. Prompts that must restart come first, each once."""
+        """Return prompts for `num` new groups of rollouts.
+
+        Prompts whose rollouts must be sampled again come first, each once.
+        """
         restarted = self.leftovers.take_restarted(num)
         return restarted + self.pool.take_prompts(num - len(restarted))
 
     def take_completed(self) -> list[ScoredGroup]:
-        """Return the groups whose cut rollouts have ended since a step trained on the others."""
+        """Return the groups whose cut rollouts have ended since a step trained on their other rollouts."""
         self.is_batch_complete = False
         self.num_sampled = self.spent.rollouts
         return self.leftovers.take_completed()
@@ -91,13 +100,13 @@ class CarryOver:
         cut: Sequence[OpenGroup],
         num_tokens: int,
     ) -> list[str]:
-        """Update forecasts, totals and prompts with the groups of a step that is over.
+        """Update length forecasts, totals and prompt statistics with the groups of a step whose sampling has ended.
 
-        Forecasts do not change while a batch is filled. A batch with which the run was stopped has been recorded
+        Forecasts do not change while a batch is sampled. A batch with which the run was stopped has been recorded
         already. Returns a log line for each change of difficulty.
 
-        `sampled`: all groups that closed in the step. `cut`: groups with rollouts that were cut. `num_tokens`: tokens
-        sampled in the step.
+        `sampled`: all groups of which enough rollouts ended in the step. `cut`: groups with rollouts that were cut.
+        `num_tokens`: tokens sampled in the step.
         """
         if self.is_batch_complete and not sampled:
             return []
@@ -117,11 +126,11 @@ class CarryOver:
                 self.lengths.observe(group.prompt.task, group.uid, partial.lengths, is_cut)
 
     def metrics(self) -> dict[str, float]:
-        """Return metrics of what the run has sampled so far, and of the prompt pool."""
+        """Return metrics of the tokens and rollouts that the run has sampled so far, and of the prompt pool."""
         return {**self.spent.metrics(), **self.pool.metrics()}
 
     def state(self) -> SamplerState:
-        """Return a copy of the sampling state that a checkpoint needs."""
+        """Return a copy of the state of rollout sampling that a checkpoint needs."""
         groups = CarriedGroups(
             kept=tuple(self.dynamic_sampling.kept),
             partial=self.leftovers.copy_partial(),
@@ -146,7 +155,10 @@ class CarryOver:
         state: SamplerState,
         cut_step: tuple[ScoredChunk, ...] = (),
     ) -> None:
-        """Restore the sampling state of a checkpoint. `cut_step`: chunks of the step that was cut there."""
+        """Restore the sampling state of a checkpoint.
+
+        `cut_step` holds the scored chunks of rollouts of the step that was interrupted by this checkpoint.
+        """
         values = state.carry_over
         groups = state.groups
         self.cut_step = cut_step
@@ -163,7 +175,7 @@ class CarryOver:
 
 
 def _prompt(record: Mapping[str, Any]) -> Prompt:
-    """Rebuild a prompt from JSON, where tuples are lists and environment variables are names."""
+    """Rebuild a Prompt from its JSON record, in which tuples are lists and environment variables appear by name."""
     fields = restored(dict(record))
     fields["token_ids"] = tuple(record["token_ids"])
     fields["messages"] = tuple(record["messages"])

@@ -21,11 +21,11 @@ class ChunkSpans:
         self._asked_at: dict[str, float] = {}  # chunk key → time of its last request
 
     def note_requested(self, request: RolloutRequest) -> None:
-        """Record that a chunk was requested from the engines or from the verifiers."""
+        """Record the time at which a chunk of rollouts was sent to the engines or to the verifiers."""
         self._asked_at[_key(request)] = self._timeline.now()
 
     def note_sampled(self, chunk: RolloutChunk) -> None:
-        """Add the span of a chunk that an engine has returned."""
+        """Add the time span in which an engine sampled a chunk of rollouts to the run's timeline."""
         details = {
             "num_rollouts": len(chunk.lengths),
             "tokens": int(chunk.lengths.sum()),
@@ -35,7 +35,7 @@ class ChunkSpans:
         self._add_span(f"engine {chunk.engine}", "sample", chunk.request, chunk.period, details)
 
     def note_scored(self, scored: ScoredChunk) -> None:
-        """Add the span of a chunk that a verifier has scored."""
+        """Add the time span in which a verifier scored a chunk of rollouts to the run's timeline."""
         details = {
             "num_rollouts": len(scored.rewards),
             "mean_reward": round(float(scored.rewards.mean()), 4) if len(scored.rewards) else 0.0,

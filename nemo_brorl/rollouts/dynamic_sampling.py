@@ -56,7 +56,7 @@ class Decision:
 
 
 def judge(group: ScoredGroup, config: DynamicSamplingConfig) -> Decision:
-    """Decide by the raw rewards of a group whether to keep it."""
+    """Decide by the raw rewards of a group of rollouts whether the group enters the training batch."""
     if not config.enabled:
         return Decision(True, "disabled")
     if disagree(group.rewards, config.min_reward_range):
@@ -100,10 +100,10 @@ class DynamicSampling:
         self._target = 0  # number of groups to admit so far
 
     def begin_step(self, version: int, wanted: int, is_complete: bool = False) -> None:
-        """Start to fill a batch of `wanted` groups for an update of weights `version`.
+        """Start to collect a training batch of `wanted` groups for an update of policy weights `version`.
 
-        Carried groups that are too old are dropped. `is_complete`: the kept groups are a batch with which the run was
-        stopped.
+        Groups carried over from earlier steps are dropped if they are too old. `is_complete`: the kept groups are a
+        batch with which the run was stopped.
         """
         self._reset()
         self.wanted = wanted
@@ -120,32 +120,32 @@ class DynamicSampling:
 
     @property
     def is_full(self) -> bool:
-        """True if enough groups were sampled and kept for a batch."""
+        """Return True if enough groups were sampled and kept for a training batch."""
         return self._num_done >= self._least_sampled and len(self.kept) >= self._least_kept
 
     @property
     def _least_sampled(self) -> int:
-        """Number of groups that a step samples at least, whatever their rewards."""
+        """Return the least number of groups that a step must sample, whatever their rewards."""
         return 0 if self._fills_up or self.is_complete else self.wanted
 
     @property
     def _least_kept(self) -> int:
-        """Number of informative groups that a step needs."""
+        """Return the number of informative groups that a step needs for its training batch."""
         return self.wanted if self._fills_up else self.config.min_groups
 
     def sampled(self) -> list[ScoredGroup]:
-        """Return the groups that closed in this step, informative or not, in the order of admission.
+        """Return the groups of which enough rollouts ended in this step, in the order of their start.
 
-        So the order does not depend on which group closed first.
+        Groups that are not informative are included. The order does not depend on which group ended first.
         """
         return sorted(self._closed, key=lambda group: self._admission_order[group.prompt.uid])
 
     def num_to_admit(self) -> int:
-        """Return how many more groups to start now.
+        """Return how many more groups of rollouts to start now.
 
-        For a batch that is already full these are groups that would have been started earlier, had groups closed one at
-        a time. So what is sampled and carried over does not depend on how many groups close at once. Raises
-        StarvationError when `max_sampled` times the batch size did not fill it.
+        For a batch that is already full these are groups that would have been started earlier, had groups ended one at
+        a time. So what is sampled and carried over does not depend on how many groups end at once. Raises
+        StarvationError when the batch is not full after `max_sampled` times its size was sampled.
         """
         limit = math.ceil(self.wanted * self.config.max_sampled)
         is_exhausted = not self._in_flight and self._num_admitted >= limit
@@ -155,20 +155,23 @@ class DynamicSampling:
         return max(target - self._num_admitted, 0)
 
     def admit(self, uids: Iterable[str]) -> None:
-        """Record groups that have started, in order."""
+        """Record the uids of groups whose sampling has started, in order."""
         for uid in uids:
             self._in_flight[uid] = None
             self._admission_order[uid] = self._num_admitted
             self._num_admitted += 1
 
     def offer(self, group: ScoredGroup) -> None:
-        """Add an admitted group that has closed, and judge all groups whose turn it is."""
+        """Add a group of which enough rollouts have ended, and decide in the order of start which groups to keep.
+
+        A group waits for this decision until it was made for all groups that were started before it.
+        """
         self._closed.append(group)
         self._in_flight[group.prompt.uid] = group
         self._judge_in_order()
 
     def withdraw(self, uid: str, reason: str, num_rollouts: int) -> None:
-        """Remove an admitted group that does not close in this step, and count it under `reason`."""
+        """Remove a started group that this step does not use, and count it under `reason`."""
         del self._in_flight[uid]
         self._count(reason, num_rollouts)
         self._num_done += 1
@@ -176,9 +179,10 @@ class DynamicSampling:
         self._judge_in_order()
 
     def take_batch(self) -> list[ScoredGroup]:
-        """Return the `wanted` oldest kept groups. The others are carried over, or dropped if `max_staleness` is 0.
+        """Return the training batch of the `wanted` oldest informative groups.
 
-        Unless `fill` is full, all kept groups are returned.
+        Further groups are carried over to the next step, or dropped if `max_staleness` is 0. Unless `fill` is full, all
+        informative groups are returned.
         """
         if not self._fills_up:
             batch = self.kept
@@ -195,9 +199,10 @@ class DynamicSampling:
         return batch
 
     def share_of_step(self, batch: Sequence[ScoredGroup]) -> float:
-        """Return the factor of a batch's loss: its groups over the groups that a step samples. 1 if `fill` is full.
+        """Return the factor of a batch's loss: its number of groups over the number of groups that a step samples.
 
-        A group of which earlier steps have trained on some rollouts counts with the share of its remaining rollouts.
+        The factor is 1 if `fill` is full. A group of which earlier steps have trained on some rollouts counts with the
+        share of its remaining rollouts.
         """
         if self._fills_up:
             return 1.0
@@ -212,8 +217,8 @@ class DynamicSampling:
     def metrics(self) -> dict[str, float]:
         """Return the `dynamic_sampling/…` metrics of the current step.
 
-        `keep_rate` is the share among groups judged in this step, without carried groups. Rollouts are wasted if no
-        step trains on them.
+        `keep_rate` is the share of informative groups among the groups judged in this step, without groups carried
+        over. Rollouts are wasted if no step trains on them.
         """
         num_kept = sum(self.counts[reason] for reason in KEPT)
         kept_rollouts = sum(self.rollouts[reason] for reason in KEPT)
@@ -252,9 +257,9 @@ class DynamicSampling:
         self._raise_target()
 
     def _raise_target(self) -> None:
-        """Raise the number of groups to admit, after a single group was judged or withdrawn.
+        """Raise the number of groups to start in this step, after one group was judged or withdrawn.
 
-        Running it after every group keeps the number independent of how many groups close at a time.
+        It is called after every single group, which keeps the number independent of how many groups end at a time.
         """
         missing = self._least_kept - len(self.kept)
         if self._num_done < self._least_sampled:
@@ -265,7 +270,7 @@ class DynamicSampling:
             self._target = max(self._target, self._num_done + needed)
 
     def _count(self, reason: str, num_rollouts: int) -> None:
-        """Count one group and its rollouts under an outcome, such as all_wrong."""
+        """Count one group and its rollouts under an outcome, such as all_wrong (no rollout is correct)."""
         self.counts[reason] += 1
         self.rollouts[reason] += num_rollouts
 

@@ -23,14 +23,14 @@ class Fate(Enum):
 
 
 def is_resumed(settings: RolloutsConfig) -> bool:
-    """Return True if the next step resumes rollouts that were cut (rollouts.unfinished=resume)."""
+    """Return True if the next step resumes rollouts that were cut off in this step (rollouts.unfinished=resume)."""
     return settings.unfinished == "resume"
 
 
 def fate_of(group: OpenGroup, is_surplus: bool, settings: RolloutsConfig) -> Fate:
-    """Return the outcome of a group of which no rollout is being sampled.
+    """Return what happens to a group once none of its rollouts is being sampled.
 
-    `is_surplus`: its rollouts were cut because the batch is full, and not by a deadline.
+    `is_surplus`: rollouts of the group were cut because the training batch is full, and not by a deadline.
 
         trained on   | partial rollouts | cut as surplus | enough ended | unfinished   | fate
         yes          |                  |                |              |              | COMPLETE
@@ -41,7 +41,8 @@ def fate_of(group: OpenGroup, is_surplus: bool, settings: RolloutsConfig) -> Fat
         no           | some             | no             | no           | resume       | POSTPONE
         no           | some             | no             | no           | finish, drop | TIME_OUT
 
-    Enough is `rollouts.min_fraction` of the group, and at least two. Under `finish` nothing is cut as surplus.
+    Enough rollouts are `rollouts.min_fraction` of the group, and at least two. The column `unfinished` is the setting
+    rollouts.unfinished. Under `finish` nothing is cut as surplus.
     """
     if group.is_closed:
         return Fate.COMPLETE

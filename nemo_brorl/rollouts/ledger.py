@@ -57,7 +57,10 @@ class OpenGroup:
 
     @property
     def is_closed(self) -> bool:
-        """True if a step has trained on the group already. Then only its partial rollouts are resumed."""
+        """Return True if a step has trained on rollouts of this group already.
+
+        Then only its unfinished rollouts are resumed.
+        """
         return self.num_trained_chunks > 0
 
     @property
@@ -70,15 +73,15 @@ class OpenGroup:
 
     @property
     def num_rollouts(self) -> int:
-        """Number of rollouts that have come back, finished or cut.
+        """Return the number of the group's rollouts that the engines have returned, finished or cut off.
 
-        Once no rollout of the group is out, these are all rollouts that were requested.
+        When no rollout of the group is being sampled, these are all rollouts that were requested.
         """
         return self.num_finished + self.num_partial
 
     @property
     def oldest_version(self) -> int | None:
-        """Oldest policy version that sampled a token of the group, or None if it has no token."""
+        """Return the oldest policy version that sampled a token of the group, or None if the group has no token."""
         versions = [scored.chunk.version for scored in self.scored_chunks]
         for partial in self.partial:
             # A rollout that was cut before its first token belongs to no version yet.
@@ -88,22 +91,22 @@ class OpenGroup:
 
     @property
     def rewards(self) -> Float32:
-        """Raw rewards of the finished rollouts, [finished], in the order of their index in the group."""
+        """Return the raw rewards of the finished rollouts, [finished], in the order of their index in the group."""
         rewards = [scored.rewards for scored in in_order(self.scored_chunks)]
         return np.concatenate(rewards)
 
     @property
     def lengths(self) -> Int32:
-        """Response tokens of the finished rollouts, [finished], in the order of their index in the group."""
+        """Return the response lengths in tokens of the finished rollouts, [finished], by their index in the group."""
         lengths = [scored.chunk.lengths for scored in in_order(self.scored_chunks)]
         return np.concatenate(lengths)
 
     def close(self) -> ScoredGroup:
-        """Build the group from its finished rollouts. Partial rollouts are left out."""
+        """Build the scored group from its finished rollouts, without the unfinished ones."""
         return close_group(self.prompt, self.scored_chunks)
 
     def untrained_indices(self) -> Int64:
-        """Return the indices, within the closed group, of rollouts that no step has trained on, ascending."""
+        """Return the indices, among a group's finished rollouts, of those that no step has trained on, ascending."""
         trained: set[int] = set()
         for scored in self.scored_chunks[: self.num_trained_chunks]:
             trained.update(scored.chunk.indices.tolist())
@@ -138,11 +141,11 @@ class GroupLedger:
 
     @property
     def num_out(self) -> int:
-        """Number of rollouts that have not come back."""
+        """Return the number of requested rollouts that the engines and verifiers have not returned."""
         return sum(map(len, self._out.values()))
 
     def unsettled(self) -> list[str]:
-        """Return the uids of the groups with rollouts that have not come back."""
+        """Return the uids of the groups with requested rollouts that were not returned yet."""
         uids: list[str] = []
         for uid, out in self._out.items():
             if out:
@@ -150,13 +153,16 @@ class GroupLedger:
         return uids
 
     def open(self, group: OpenGroup) -> None:
-        """Add a group to the ledger, before any of its rollouts is requested."""
+        """Add a group to the ledger of rollouts that are being sampled, before any of its rollouts is requested."""
         assert group.uid not in self.groups, f"group {group.uid} is being sampled already"
         self.groups[group.uid] = group
         self._out[group.uid] = set()
 
     def ask(self, uid: str, indices: Iterable[int]) -> None:
-        """Record that rollouts were requested. Partial ones among them are no longer partial."""
+        """Record that these rollouts of a group were requested from the engines.
+
+        Unfinished rollouts among them are no longer counted as unfinished, because they are being resumed.
+        """
         requested = set(indices)
         group = self.groups[uid]
         left: list[PartialRollouts] = []
@@ -167,7 +173,10 @@ class GroupLedger:
         self._out[uid] |= requested
 
     def receive(self, chunk: RolloutChunk, scored: ScoredChunk | None) -> None:
-        """Record the reply to a request. `scored` is None for a chunk that no verifier has seen."""
+        """Record the reply to a request for rollouts.
+
+        `scored` is None for a chunk of rollouts that no verifier has seen.
+        """
         uid = chunk.request.prompt.uid
         group = self.groups[uid]
         out = self._out[uid]
@@ -186,18 +195,18 @@ class GroupLedger:
             group.scored_chunks.append(scored)
 
     def is_settled(self, uid: str) -> bool:
-        """Return True if all requested rollouts of a group have come back."""
+        """Return True if all requested rollouts of a group have been returned, finished or cut off."""
         return not self._out[uid]
 
     def release(self, uid: str) -> OpenGroup:
-        """Remove and return a group whose requested rollouts have all come back."""
+        """Remove and return a group whose requested rollouts have all been returned, finished or cut off."""
         assert not self._out[uid], f"{len(self._out[uid])} rollouts of {uid} are still out"
         del self._out[uid]
         return self.groups.pop(uid)
 
 
 def _is_resumed(partial: PartialRollouts, requested: set[int]) -> bool:
-    """Return True if a set of partial rollouts was requested again, which must be all of them or none.
+    """Return True if a set of cut rollouts is requested again, which must be all of them or none.
 
     They are resumed together, because their tokens are one object.
     """
@@ -208,7 +217,7 @@ def _is_resumed(partial: PartialRollouts, requested: set[int]) -> bool:
 
 
 def check_version(group: OpenGroup, version: int) -> None:
-    """Raise GenerationError if a token of the group was sampled under other weights than those of the step."""
+    """Raise GenerationError if a token of the group was not sampled under the policy weights of the current step."""
     for scored in group.scored_chunks:
         chunk = scored.chunk
         versions = {chunk.version, chunk.newest_version}
@@ -220,7 +229,7 @@ def check_version(group: OpenGroup, version: int) -> None:
 
 
 def close_group(prompt: Prompt, scored_chunks: Iterable[ScoredChunk]) -> ScoredGroup:
-    """Build one group from its scored chunks, none of them empty, in any order."""
+    """Build one group of rollouts from its scored chunks, which may be in any order and must not be empty."""
     ordered = in_order(scored_chunks)
     chunks = tuple(scored.chunk for scored in ordered)
     rewards = np.concatenate([scored.rewards for scored in ordered])
@@ -242,7 +251,7 @@ def close_group(prompt: Prompt, scored_chunks: Iterable[ScoredChunk]) -> ScoredG
 
 
 def in_order(scored_chunks: Iterable[ScoredChunk]) -> list[ScoredChunk]:
-    """Return chunks sorted by the index of their first rollout in the group."""
+    """Return scored chunks of rollouts, sorted by the index of their first rollout in the group."""
     return sorted(scored_chunks, key=_first_index)
 
 
@@ -251,7 +260,7 @@ def _first_index(scored: ScoredChunk) -> int:
 
 
 def _joined_answers(scored_chunks: Sequence[ScoredChunk]) -> tuple[str | None, ...] | None:
-    """Return the answers of all chunks, or None unless every chunk has them."""
+    """Return the extracted answers of the rollouts of all chunks, or None unless every chunk has answers."""
     answers: list[str | None] = []
     for scored in scored_chunks:
         if scored.answers is None:
@@ -261,7 +270,7 @@ def _joined_answers(scored_chunks: Sequence[ScoredChunk]) -> tuple[str | None, .
 
 
 def _joined_reasons(scored_chunks: Sequence[ScoredChunk]) -> tuple[str, ...]:
-    """Return the verifiers' reasons for the rollouts of all chunks, or () if no chunk has any."""
+    """Return the verifiers' reasons for the rewards of the rollouts of all chunks, or () if no chunk has reasons."""
     if not any(scored.reasons for scored in scored_chunks):
         return ()
     reasons: list[str] = []
@@ -271,7 +280,7 @@ def _joined_reasons(scored_chunks: Sequence[ScoredChunk]) -> tuple[str, ...]:
 
 
 def _records(scored_chunks: Sequence[ScoredChunk]) -> tuple[TurnRecord | None, ...]:
-    """Return the turn record of each chunk, or () if no chunk has one."""
+    """Return the record of environment turns of each chunk of rollouts, or () if no chunk has a record."""
     records: list[TurnRecord | None] = []
     num_kept = 0
     for scored in scored_chunks:
@@ -281,7 +290,7 @@ def _records(scored_chunks: Sequence[ScoredChunk]) -> tuple[TurnRecord | None, .
 
 
 def sampled_mass(keys: UInt64, log_probs: Float32, rewards: Float32) -> SampledMass:
-    """Return the probability mass that the rollouts of a group have covered.
+    """Return the probability mass of the distinct responses that the rollouts of a group have sampled.
 
     Whole responses take the role of the theory's tokens (`docs/explanation/theory.md`). `keys`, `log_probs` and
     `rewards` are [N]. Equal responses have equal keys, and are assumed to have equal rewards.
@@ -304,9 +313,9 @@ def sampled_mass(keys: UInt64, log_probs: Float32, rewards: Float32) -> SampledM
 
 
 def group_seed(run_seed: int, prompt_uid: str) -> int:
-    """Return the seed of a prompt's group.
+    """Return the seed from which a prompt's group of rollouts is sampled.
 
-    It depends on the run's seed and the prompt's uid alone, so a restart samples the same rollouts.
+    The seed depends on the run's seed and the prompt's uid alone, so a restart samples the same rollouts.
     """
     # Python's own `hash` of a text differs between processes.
     digest = hashlib.blake2b(f"{run_seed}/{prompt_uid}".encode(), digest_size=8).digest()
@@ -321,9 +330,9 @@ def requests_for(
     run_seed: int,
     deadline_s: float | None = None,
 ) -> list[RolloutRequest]:
-    """Return requests for `num_per_prompt` rollouts of each prompt, in order, in chunks of `chunk_size`.
+    """Return requests for `num_per_prompt` rollouts of each prompt, in order, with `chunk_size` rollouts per request.
 
-    The last chunk of a group may be smaller.
+    The last request of a prompt may have fewer rollouts.
     """
     requests: list[RolloutRequest] = []
     for prompt in prompts:
@@ -336,9 +345,9 @@ def requests_for(
 
 
 def requests_to_resume(group: OpenGroup, run_seed: int) -> list[RolloutRequest]:
-    """Return requests that resume all partial rollouts of a group.
+    """Return requests to resume all unfinished rollouts of a group.
 
-    Engines no longer have their tokens.
+    Engines no longer have the tokens of these rollouts.
     """
     requests: list[RolloutRequest] = []
     for partial in group.partial:
@@ -348,7 +357,7 @@ def requests_to_resume(group: OpenGroup, run_seed: int) -> list[RolloutRequest]:
 
 
 def request_to_resume(group: OpenGroup, partial: PartialRollouts, run_seed: int) -> RolloutRequest:
-    """Return the request that resumes one set of partial rollouts of a group."""
+    """Return the request that resumes one set of unfinished rollouts of a group."""
     return RolloutRequest(
         group.prompt,
         int(partial.indices[0]),
@@ -366,10 +375,11 @@ def fitting_chunk_size(
     chunk_size: int,
     chunks_per_engine: int = 16,
 ) -> int:
-    """Return the number of rollouts in a chunk: at most `chunk_size`, less if engines would get too few chunks.
+    """Return the number of rollouts in a chunk, which one request to an engine samples.
 
-    Each engine should get at least `chunks_per_engine` chunks, because started chunks cannot be moved, so balance needs
-    many of them. A chunk has at least `MIN_CHUNK` rollouts, because every chunk costs its calls.
+    It is at most `chunk_size`, and less if engines would get too few chunks. Each engine should get at least
+    `chunks_per_engine` chunks, because started chunks cannot be moved, so balance needs many of them. A chunk has at
+    least `MIN_CHUNK` rollouts, because every chunk costs its calls.
     """
     smallest = min(chunk_size, MIN_CHUNK)
     balanced = math.ceil(num_rollouts / (num_engines * chunks_per_engine))

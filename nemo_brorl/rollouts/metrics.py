@@ -33,16 +33,20 @@ MASS_BALANCE = (
 
 
 def cut_metrics(groups: Sequence[OpenGroup]) -> dict[str, float]:
-    """Return the metrics of the bias from cutting rollouts. Empty when nothing was cut."""
+    """Return the metrics of the bias that comes from cutting off rollouts.
+
+    They are empty when no rollout was cut off.
+    """
     metrics = length_bias(groups)
     metrics.update(straggler_bias(groups))
     return metrics
 
 
 def length_bias(groups: Sequence[OpenGroup]) -> dict[str, float]:
-    """Return metrics of how much shorter finished responses are than all started ones, in groups that were cut.
+    """Return metrics of how much shorter finished responses are than all started ones, in groups with cut rollouts.
 
-    Partial rollouts count with the tokens that they had, so the true bias is larger. Empty when nothing was cut.
+    Unfinished rollouts count with the tokens that they had, so the true bias is larger. The metrics are empty when no
+    rollout was cut off.
     """
     finished: list[int] = []
     partial: list[int] = []
@@ -65,7 +69,7 @@ def length_bias(groups: Sequence[OpenGroup]) -> dict[str, float]:
 
 
 def straggler_bias(groups: Sequence[OpenGroup]) -> dict[str, float]:
-    """Return lower bounds of what cutting slow rollouts does to rewards and to the weights of prompts.
+    """Return lower bounds of the bias that cutting slow rollouts causes in rewards and in weights of prompts.
 
     The missing rollouts of a group are assumed to have the rewards of its longest finished ones. Empty when nothing was
     cut.
@@ -99,12 +103,12 @@ def straggler_bias(groups: Sequence[OpenGroup]) -> dict[str, float]:
 
 
 def coverage_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
-    """Return pass@k for k = 1, 2, 4, … up to the largest group, each over the groups that have k rollouts."""
+    """Return pass@k for k = 1, 2, 4, … up to the largest group, each over the groups of at least k rollouts."""
     return {f"rollouts/pass_at_{k}": value for k, value in mean_pass_at(groups).items()}
 
 
 def mean_pass_at(groups: Sequence[ScoredGroup]) -> dict[int, float]:
-    """Return the mean unbiased pass@k over groups, by k, for powers of two."""
+    """Return the unbiased pass@k averaged over groups, by k, for k that are powers of two."""
     values: dict[int, list[float]] = {}
     for group in groups:
         is_correct = group.rewards >= SUCCESS_REWARD
@@ -118,7 +122,7 @@ def mean_pass_at(groups: Sequence[ScoredGroup]) -> dict[int, float]:
 
 
 def group_metrics(groups: Sequence[ScoredGroup], num_per_prompt: int) -> dict[str, float]:
-    """Return all metrics of the groups sampled in a step. Empty without a group."""
+    """Return all metrics of the groups of rollouts sampled in a step, or none if there is no group."""
     if not groups:
         return {}
     metrics = reward_metrics(groups)
@@ -131,7 +135,7 @@ def group_metrics(groups: Sequence[ScoredGroup], num_per_prompt: int) -> dict[st
 
 
 def reward_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
-    """Return metrics of rewards, lengths and successes of all groups sampled in a step, informative or not."""
+    """Return metrics of rewards, response lengths and successes of all groups sampled in a step, informative or not."""
     rewards = _rewards(groups)
     lengths = _lengths(groups)
     num_failed = sum(group.num_failed for group in groups)
@@ -152,7 +156,10 @@ def reward_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
 
 
 def trajectory_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
-    """Return metrics of the turns, tool errors and observations of groups with an environment. Empty without one."""
+    """Return metrics of the turns, tool errors and observations in trajectories with an environment.
+
+    They are empty when no group has an environment.
+    """
     num_turns = 0
     num_errors = 0
     num_observed = 0
@@ -179,7 +186,10 @@ def trajectory_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
 
 
 def domain_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
-    """Return metrics of the groups of each domain of a mixture. Empty without a mixture."""
+    """Return metrics of the groups of rollouts of each domain in a mixture of prompt sources.
+
+    They are empty when there is no mixture.
+    """
     metrics: dict[str, float] = {}
     domains = [group.prompt.domain for group in groups]
     for domain, of_domain in _grouped(domains, groups).items():
@@ -198,7 +208,7 @@ def domain_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
 
 
 def success_histogram(groups: Sequence[ScoredGroup]) -> dict[str, float]:
-    """Return the share of groups by their number of correct rollouts: 0, 1, 2–5, more, all."""
+    """Return the shares of groups with 0, 1, 2–5, more, and only correct rollouts."""
     counts = dict.fromkeys(SUCCESS_BUCKETS, 0)
     for group in groups:
         num_successes = int((group.rewards >= SUCCESS_REWARD).sum())
@@ -245,7 +255,7 @@ def mass_balance_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
 
 
 def _mass_balance_terms(group: ScoredGroup) -> dict[str, float]:
-    """Return the mass-balance terms of one group, by name."""
+    """Return the terms of BroRL's mass balance (arXiv 2510.01180, Theorem 1) for one group of rollouts, by name."""
     mass = group.mass
     num = len(group.rewards)
     success_rate = float((group.rewards >= SUCCESS_REWARD).mean())
@@ -266,7 +276,7 @@ def _mass_balance_terms(group: ScoredGroup) -> dict[str, float]:
 
 
 def _grouped(names: Sequence[str], groups: Sequence[ScoredGroup]) -> dict[str, list[ScoredGroup]]:
-    """Collect groups by name, in the order in which names first occur."""
+    """Collect groups of rollouts in a dict by name, in the order in which names first occur."""
     found: dict[str, list[ScoredGroup]] = {}
     for name, group in zip(names, groups, strict=True):
         found.setdefault(name, []).append(group)

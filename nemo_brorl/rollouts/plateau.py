@@ -40,7 +40,10 @@ class Trend:
 
 
 def trend(scores: Sequence[float], config: PlateauConfig) -> Trend:
-    """Fit a line through at least three scores at equal distances. On an exact line the error is 0."""
+    """Return the trend of at least three scores at equal distances, as a fitted line.
+
+    If the scores lie exactly on a line, the standard error of its slope is 0.
+    """
     y = np.asarray(scores, float)
     x = np.arange(len(y)) - (len(y) - 1) / 2
     spread = float(x @ x)
@@ -61,7 +64,10 @@ class PlateauDetector:
     num_not_rising: int = 0
 
     def observe(self, score: float) -> str | None:
-        """Add a validation score. Return the reason if it completes a plateau, else None. NaN is ignored."""
+        """Add a validation score, and return the reason if the scores have stopped rising, else None.
+
+        A score of NaN is ignored.
+        """
         if math.isnan(score):
             return None
         self.scores.append(score)
@@ -77,7 +83,7 @@ class PlateauDetector:
         return f"no rise in {self.num_not_rising} validations in a row: {recent} over the last {self.config.window}"
 
     def reset(self) -> None:
-        """Forget all validation scores, because a new stage of the schedule has started."""
+        """Forget all validation scores, because a new stage of the rollout schedule has started."""
         self.scores = []
         self.num_not_rising = 0
 

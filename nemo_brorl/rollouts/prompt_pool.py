@@ -24,13 +24,13 @@ class EveryPrompt:
         self.prompts = prompts
 
     def begin_step(self) -> None:
-        """Do nothing: this pool counts nothing."""
+        """Do nothing at the start of a step, because this prompt pool keeps no counts."""
 
     def take_prompts(self, num: int) -> list[Prompt]:
         return self.prompts.take_prompts(num)
 
     def record_groups(self, sampled: Sequence[ScoredGroup]) -> None:
-        """Ignore the groups: this pool samples every prompt, whatever its rewards."""
+        """Ignore the sampled groups, because this prompt pool offers every prompt, whatever its rewards."""
 
     def metrics(self) -> dict[str, float]:
         return {}
@@ -39,11 +39,14 @@ class EveryPrompt:
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore nothing: this pool has no state."""
+        """Restore nothing from a checkpoint, because this prompt pool has no state."""
 
 
 def find_pool(config: PromptPoolConfig) -> MakePool:
-    """Return the function that makes the pool named by `rollouts.prompt_pool`. Raises ConfigError."""
+    """Return the function that makes the prompt pool named by `rollouts.prompt_pool`.
+
+    Raises ConfigError if there is no such function.
+    """
     if config.name is None:
         return EveryPrompt
     function = find_function(NAME, config.name, {})

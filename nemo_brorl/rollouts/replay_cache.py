@@ -35,11 +35,11 @@ class ReplayCache:
 
     @property
     def chunks(self) -> tuple[ScoredChunk, ...]:
-        """Chunks that a later step may replay if this step is cut now."""
+        """Return the scored rollouts that a resumed run need not sample again if this step is interrupted now."""
         return (*self._new, *self._old.values())
 
     def take_chunk(self, request: RolloutRequest) -> ScoredChunk | None:
-        """Return the stored chunk that answers a request, or None if it must be sampled.
+        """Return the stored chunk of rollouts that answers a request, or None if the rollouts must be sampled.
 
         A chunk that was sampled with other settings or for another prompt is not used.
         """
@@ -52,15 +52,15 @@ class ReplayCache:
         return stored
 
     def add_chunk(self, scored: ScoredChunk) -> None:
-        """Store a chunk that has come back, unless it was cut."""
+        """Store a scored chunk of rollouts for reuse after an interruption, unless rollouts in it were cut off."""
         if scored.chunk.partial is None:
             self._new.append(scored)
 
 
 def _replay_key(request: RolloutRequest) -> ReplayKey:
-    """Return the prompt uid, the rollout indices and the lengths that a request resumes from.
+    """Return the prompt uid, the rollout indices and the lengths from which a request resumes rollouts.
 
-    The lengths are needed because a trajectory is requested once for each turn.
+    The lengths are needed because a trajectory with several turns is requested once for each turn.
     """
     lengths = b""
     if request.partial is not None:
@@ -70,7 +70,7 @@ def _replay_key(request: RolloutRequest) -> ReplayKey:
 
 
 def _is_same(old: RolloutRequest, new: RolloutRequest) -> bool:
-    """Return True if two requests sample the same tokens."""
+    """Return True if two requests for rollouts would sample the same tokens."""
     is_same_prompt = old.prompt.token_ids == new.prompt.token_ids
     is_same_verifier = old.prompt.verifier == new.prompt.verifier
     is_same_draw = old.seed == new.seed and old.sampling == new.sampling

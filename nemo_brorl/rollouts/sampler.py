@@ -41,7 +41,7 @@ class Sampler:
         self.heartbeat = heartbeat or Heartbeat()
 
     def stage(self, name: str, *others: Stalled) -> AbstractContextManager[None]:
-        """Return a context manager for a stage in which the run waits for engines, verifiers and `others`."""
+        """Return a context in which the run waits for engines, verifiers and `others`, and reports those that stall."""
         return self.heartbeat.stage(name, self.generator.stalled, self.verifier.stalled, *others)
 
     def open_stream(
@@ -50,7 +50,10 @@ class Sampler:
         chunk_size: int | None = None,
         replay_cache: ReplayCache | None = None,
     ) -> RolloutStream:
-        """Open a stream of groups that are started, resumed and cut one by one. One stream may be open at a time."""
+        """Open a stream of groups whose rollouts are started, resumed and cut one by one.
+
+        Only one stream may be open at a time.
+        """
         return RolloutStream(
             self.generator,
             self.verifier,

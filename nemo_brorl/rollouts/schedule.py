@@ -47,7 +47,7 @@ class RolloutSchedule:
 
     @property
     def stage(self) -> Stage:
-        """Current stage of the schedule, with its N, prompts per step and learning rate factor."""
+        """Return the current stage: its rollouts per prompt N, prompts per step and learning rate factor."""
         num_per_prompt, prompts = self.rollouts.stage_sizes()[self.index]
         exponent = _EXPONENTS[self.settings.learning_rate_scaling]
         base = self.rollouts.stage_samples()[0]
@@ -60,7 +60,7 @@ class RolloutSchedule:
         )
 
     def learning_rate(self, step: int) -> float:
-        """Return the learning rate of a step, counted from 1, under the current stage."""
+        """Return the learning rate of a step, counted from 1, in the current stage of the rollout schedule."""
         base = learning_rate(self.optim, step)
         return base * self.stage.learning_rate_factor
 
@@ -74,9 +74,10 @@ class RolloutSchedule:
         }
 
     def before_step(self, steps_done: int, num_sampled: int = 0) -> str | None:
-        """Move to the next stage if the current one is over by its steps or rollouts. Return the reason, or None.
+        """Move to the next stage of the rollout schedule if the current stage has reached its steps or rollouts.
 
-        `num_sampled`: rollouts that the run has sampled for all batches taken so far.
+        Returns the reason, or None if the stage goes on. `num_sampled`: rollouts that the run has sampled for all
+        batches taken so far.
         """
         if self._is_last:
             return None
@@ -95,7 +96,10 @@ class RolloutSchedule:
         return self._advance(steps_done, reason)
 
     def after_validation(self, steps_done: int, score: float) -> str | None:
-        """Move to the next stage if validation has stopped rising. Return the reason, or None."""
+        """Move to the next stage of the rollout schedule if the validation score has stopped rising.
+
+        Returns the reason, or None if the stage goes on.
+        """
         if self.settings.kind != "on_plateau" or self._is_last:
             return None
         reason = self.detector.observe(score)
@@ -122,7 +126,10 @@ class RolloutSchedule:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the stage of a run. Raises CheckpointError if the settings no longer have it."""
+        """Restore the current stage of the rollout schedule from a checkpoint.
+
+        Raises CheckpointError if the settings no longer have this stage.
+        """
         stages = len(self.rollouts.stage_sizes())
         if state["index"] >= stages:
             raise CheckpointError(
@@ -138,6 +145,6 @@ class RolloutSchedule:
 def learning_rate(optim: OptimConfig, step: int) -> float:
     """Return the learning rate of step 1, 2, …: linear warm-up over `warmup_steps`, then constant.
 
-    This is the schedule of ProRLv2 and BroRL.
+    This is the learning rate schedule of ProRLv2 and BroRL.
     """
     return optim.lr * min(1.0, step / (optim.warmup_steps + 1))

@@ -20,7 +20,11 @@ class Spent:
 
     @staticmethod
     def of_step(sampled: Sequence[ScoredGroup], num_tokens: int, config: DynamicSamplingConfig) -> Spent:
-        """Return the totals of one step: its closed groups, and the tokens that were sampled in it."""
+        """Return the rollouts, tokens and informative groups of one step.
+
+        They are counted from the groups of which enough rollouts ended in the step, and from `num_tokens`, the tokens
+        sampled in it.
+        """
         decisions = [judge(scored, config) for scored in sampled]
         return Spent(
             generated_tokens=num_tokens,
@@ -29,7 +33,7 @@ class Spent:
         )
 
     def plus(self, other: Spent) -> Spent:
-        """Return the sum of two totals."""
+        """Return the sum of two totals of sampled rollouts, tokens and informative groups."""
         return Spent(
             generated_tokens=self.generated_tokens + other.generated_tokens,
             informative_groups=self.informative_groups + other.informative_groups,
@@ -37,7 +41,7 @@ class Spent:
         )
 
     def metrics(self) -> dict[str, float]:
-        """Return metrics of what the whole run has sampled so far."""
+        """Return metrics of the tokens and informative groups that the whole run has sampled so far."""
         per_million = 0.0
         if self.generated_tokens:
             per_million = self.informative_groups / (self.generated_tokens / 1e6)
@@ -47,12 +51,12 @@ class Spent:
         }
 
     def state_dict(self) -> dict[str, int]:
-        """Return the totals, JSON-able."""
+        """Return the totals of sampled rollouts, tokens and informative groups, as a JSON-able dict."""
         return asdict(self)
 
     @staticmethod
     def from_state(state: Mapping[str, int]) -> Spent:
-        """Build the totals from what `state_dict` returned."""
+        """Build the totals of sampled rollouts, tokens and informative groups from what `state_dict` returned."""
         return Spent(**state)
 
 

@@ -41,7 +41,10 @@ class RolloutStream:
         forecast: Forecast | None = None,
         replay_cache: ReplayCache | None = None,
     ) -> None:
-        """Open a sampling session. Chunks in `replay_cache` are not sampled, and new chunks are added to it."""
+        """Open a session in which engines sample groups of rollouts.
+
+        Rollouts in `replay_cache` are not sampled again, and new rollouts are added to it.
+        """
         self.session: GenerationSession = generator.open_session(forecast)
         self.verifier = verifier
         self.chunk_size = chunk_size
@@ -60,7 +63,7 @@ class RolloutStream:
 
     @property
     def is_idle(self) -> bool:
-        """True if all requested rollouts have come back."""
+        """Return True if all requested rollouts have been returned, finished or cut off."""
         return self.ledger.num_out == 0
 
     def open(
@@ -70,7 +73,10 @@ class RolloutStream:
         sampling: Sampling,
         deadline_s: float | None = None,
     ) -> None:
-        """Start a group of `num_rollouts`. `deadline_s` is the deadline of each of its requests."""
+        """Start to sample a group of `num_rollouts` for a prompt.
+
+        `deadline_s` is the deadline in seconds of each of the group's requests.
+        """
         self._cut.discard(prompt.uid)
         self.ledger.open(OpenGroup(prompt, sampling, deadline_s))
         self.ledger.ask(prompt.uid, range(num_rollouts))
@@ -86,7 +92,7 @@ class RolloutStream:
         self._submit(requests)
 
     def resume(self, group: OpenGroup) -> None:
-        """Resume a group that was cut: its partial rollouts are requested again."""
+        """Resume a group with rollouts that were cut off, by requesting these rollouts again."""
         self._cut.discard(group.uid)
         self.ledger.open(group)
         self.num_asked += group.num_partial
@@ -96,16 +102,19 @@ class RolloutStream:
         self._submit(requests)
 
     def cut(self) -> None:
-        """End all rollouts that are being sampled. Their groups are returned by a later `advance`."""
+        """Cut off all rollouts that are being sampled.
+
+        A later call of `advance` returns their groups.
+        """
         unsettled = self.ledger.unsettled()
         self._cut.update(unsettled)
         self.session.cut(unsettled)
 
     def advance(self, timeout_s: float = TURN_S) -> list[OpenGroup]:
-        """Wait at most `timeout_s` for results. Return the groups whose requested rollouts have all come back.
+        """Wait at most `timeout_s` seconds for results, and return the groups whose requested rollouts have all ended.
 
-        Groups are in the order in which they finished, and stay in the ledger until `release`. Raises StallError when
-        the run was stopped because it stalled.
+        Rollouts that were cut off count as ended. Groups are in the order in which they finished, and stay in the
+        ledger until `release`. Raises StallError when the run was stopped because it stalled.
         """
         self.heartbeat.check()
         pending = [*self.session.pending(), *self.verifier.pending()]
@@ -134,11 +143,11 @@ class RolloutStream:
         return settled
 
     def release(self, uid: str) -> OpenGroup:
-        """Remove and return a group whose requested rollouts have all come back."""
+        """Remove and return a group whose requested rollouts have all been returned, finished or cut off."""
         return self.ledger.release(uid)
 
     def close(self) -> None:
-        """Drop everything that is being sampled or scored."""
+        """Drop all rollouts that are being sampled or scored."""
         self.session.close()
         self.verifier.forget()
 
@@ -158,13 +167,17 @@ class RolloutStream:
             settled.append(group)
 
     def _request_next_turn(self, group: OpenGroup, partial: PartialRollouts) -> None:
-        """Request the next turn of unfinished trajectories."""
+        """Request the next turn of trajectories whose environment has replied."""
         self.num_settled -= len(partial.indices)
         self.ledger.ask(group.uid, partial.indices.tolist())
         self._submit([request_to_resume(group, partial, self.seed)])
 
     def _submit(self, requests: Sequence[RolloutRequest]) -> None:
-        """Send requests to the engines. A request with a replayed answer is answered in the next `advance`."""
+        """Send requests for rollouts to the engines.
+
+        A request whose rollouts were sampled before an interruption is answered from the replay cache in the next
+        `advance`.
+        """
         to_sample: list[RolloutRequest] = []
         for request in requests:
             self._num_sampling += len(request.indices)
@@ -180,7 +193,7 @@ class RolloutStream:
             self.session.submit(to_sample)
 
     def _note_sampled(self, chunk: RolloutChunk, unfinished: PartialRollouts | None = None) -> None:
-        """Count the tokens that were sampled for this chunk, without those that its request brought along.
+        """Count the tokens that were sampled for this chunk of rollouts, without those that its request brought along.
 
         `unfinished` are trajectories of the request that have not ended and are no longer in `chunk`.
         """

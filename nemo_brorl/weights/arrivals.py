@@ -18,7 +18,7 @@ def arrived(
     device: torch.device,
     group: WeightGroup | None,
 ) -> Tensor:
-    """Return the raw bytes of a bucket as a uint8 tensor, on the device that the transport delivers to.
+    """Return the raw bytes of a weight bucket as a uint8 tensor, on the device that the transport delivers to.
 
     Raises WeightSyncError when their checksum is not the announced one.
     """
@@ -37,7 +37,7 @@ def arrived(
 
 
 def on_host(bucket: WeightBucket) -> Tensor:
-    """Return the raw bytes of a bucket from the object store as a tensor, without a copy."""
+    """Return the raw bytes of a weight bucket from Ray's object store as a tensor, without a copy."""
     with warnings.catch_warnings():
         # Buckets from the object store are read-only. That is safe, because these tensors are never written to.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")

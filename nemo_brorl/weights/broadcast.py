@@ -32,7 +32,10 @@ class PublishedWeights:
         copies: Sequence[Any],
         version: int,
     ) -> PublishedWeights:
-        """Return the record of a weight sync with its kept copies. If one copy is None, no copy counts as kept."""
+        """Return the record of a weight sync with the copies of its buckets, kept for engines that start later.
+
+        If the copy of one bucket is None, no copy counts as kept.
+        """
         buckets = None if None in copies else tuple(copies)
         return cls(tuple(manifest), buckets, version)
 
@@ -54,16 +57,22 @@ class Receiver(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the engine's current actor."""
+        """Name of the Ray actor that currently runs this inference engine."""
 
     def wait_or_replace(self) -> object:
-        """Block until the engine has an actor that answers, possibly a new one. Raises GenerationError."""
+        """Block until the inference engine has an actor that answers, possibly a new one.
+
+        Raises GenerationError when the engine has no restarts left.
+        """
 
     def replace(self, cause: object) -> None:
-        """Kill the engine's actor and start another with the published weights. Raises GenerationError."""
+        """Kill the inference engine's actor and start another one with the published weights.
+
+        Raises GenerationError when the engine has no restarts left.
+        """
 
     def touch(self) -> None:
-        """Note that the engine has just answered."""
+        """Note that the inference engine has just answered, so that it does not count as silent."""
 
 
 class WeightBroadcast:
@@ -94,7 +103,10 @@ class WeightBroadcast:
         self.reports: dict[int, LoadReport] = {}  # report of each engine, once the sync is finished
 
     def join(self, link: WeightLink) -> None:
-        """Bring all engines into a broadcast group. Raises ReceiverLostError naming the engines that do not come."""
+        """Make all inference engines join a group for weight broadcasts.
+
+        Raises ReceiverLostError naming the engines that do not join in time.
+        """
         joining = {}
         for number, handle in enumerate(self._handles):
             call = handle.actor.join_weight_link.remote(link, number)
@@ -110,14 +122,17 @@ class WeightBroadcast:
             raise ReceiverLostError(f"{names} did not join the weight group within {link.timeout_s:g} s")
 
     def announce(self, manifest: Sequence[TensorInfo]) -> None:
-        """Tell the engines the tensors of the sync. Raises WeightSyncError when they do not fit the engines' model."""
+        """Announce the tensors of a weight sync to the inference engines.
+
+        Raises WeightSyncError when the tensors do not fit the engines' model.
+        """
         self._gather(self._submit("begin_weights", tuple(manifest)))
 
     def send(self, buckets: Iterable[Any]) -> tuple[Any, ...]:
-        """Forward the weight stream to the engines, and return the copies for engines that start later.
+        """Forward a stream of weight buckets to the inference engines, and return copies for engines that start later.
 
-        The stream has StreamedBucket, or references alone, which are then their own copies. A KeptCopy is the copy of
-        the bucket before it. Engines load one bucket while the next is taken from the stream.
+        The stream has StreamedBucket, or references alone, which then serve as their own copies. A KeptCopy is the copy
+        of the bucket before it. Engines load one bucket while the next one is taken from the stream.
         """
         copies: list[Any] = []
         loading: dict[int, Any] = {}
@@ -143,9 +158,9 @@ class WeightBroadcast:
         return tuple(copies)
 
     def finish(self, version: int) -> None:
-        """Have the engines complete the weight sync.
+        """Make the inference engines complete the weight sync.
 
-        Raises WeightSyncError when an engine did not get everything, or engines got different bytes.
+        Raises WeightSyncError when an engine did not get all tensors, or engines got different bytes.
         """
         calls = self._submit("finish_weights", version)
         self.reports = self._gather(calls)
@@ -157,7 +172,7 @@ class WeightBroadcast:
                 )
 
     def bytes_alive(self, num_workers: int) -> int:
-        """Return the most bytes of buckets that can have existed at once.
+        """Return the most bytes of weight buckets that can have existed at once in this weight sync.
 
         One bucket is being made and one is being sent. In a collective every worker has memory for one more. Otherwise
         one waits in the object store and one is loaded from there.
@@ -166,7 +181,7 @@ class WeightBroadcast:
         return self._largest * (2 + num_received)
 
     def _submit(self, method: str, *args: Any) -> dict[int, Any]:
-        """Call a method of every engine that is not lost, and return the references by engine."""
+        """Call a method of every inference engine that is not lost, and return the Ray references by engine."""
         calls = {}
         for handle in self._handles:
             if handle.index not in self.lost:
@@ -175,15 +190,15 @@ class WeightBroadcast:
         return calls
 
     def _confirm(self, loading: dict[int, Any]) -> None:
-        """Wait until the engines have loaded a weight bucket, and count it."""
+        """Wait until the inference engines have loaded a weight bucket, and count it for each of them."""
         # In a collective only this count tells which engine is furthest behind.
         for engine in self._gather(loading):
             self._num_confirmed[engine] += 1
 
     def _gather(self, calls: dict[int, Any]) -> dict[int, Any]:
-        """Return the results by engine, and move engines that died or were silent to `lost`.
+        """Return the results of calls by engine, and move engines that died or were silent to `lost`.
 
-        Raises WeightSyncError for a failed call. In a collective a lost engine raises ReceiverLostError.
+        Raises WeightSyncError for a failed call, and ReceiverLostError for a lost engine in a collective.
         """
         results = self._collect(calls, self._timeout_s)
         gone = _gone(results)
@@ -198,9 +213,9 @@ class WeightBroadcast:
         return results
 
     def _collect(self, calls: dict[int, Any], timeout_s: float) -> dict[int, Any]:
-        """Return the result or failure of every engine within one time limit.
+        """Return the result or failure of each engine's call, after waiting for all of them up to one time limit.
 
-        In a collective, once one engine has failed, the others get only `_GRACE_S` more seconds.
+        In a collective, once one engine has failed, the other engines get only `_GRACE_S` more seconds.
         """
         deadline = self._transport.now() + timeout_s
         engines = {}  # those that have not answered, by reference
@@ -227,9 +242,10 @@ class WeightBroadcast:
         return results
 
     def _blame(self, loading: dict[int, Any], cause: Exception) -> WeightSyncError:
-        """Return an error that names who broke a collective, which stopped in the policy or in an engine.
+        """Return an error that names the engines that may have broken a collective weight broadcast.
 
-        Engines that have not confirmed their last bucket may be the cause.
+        The broadcast stopped in the policy or in an engine. Engines that have not confirmed their last bucket may be
+        the cause.
         """
         # An engine that has confirmed meanwhile is not the cause.
         results = self._collect(loading, _GRACE_S)
@@ -246,7 +262,7 @@ class WeightBroadcast:
         return WeightSyncError(f"{explain(cause)}; {', '.join(confirmed)}")
 
     def _progress(self, gone: dict[int, Exception]) -> str:
-        """Return a sentence that says which engines are lost or late, and how far all engines are."""
+        """Return a sentence that says which engines are lost or late in a weight sync, and how far all engines are."""
         said = []
         others = []
         for engine, num_confirmed in self._num_confirmed.items():
@@ -262,7 +278,7 @@ class WeightBroadcast:
 
 
 def _gone(results: dict[int, Any]) -> dict[int, Exception]:
-    """Return the failures of engines that are dead or silent, leaving out engines that merely failed a call."""
+    """Return the failures of inference engines that are dead or silent, without engines that merely failed a call."""
     gone = {}
     for engine, result in results.items():
         if isinstance(result, Exception) and not isinstance(result, RayTaskError):

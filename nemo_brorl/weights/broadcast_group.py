@@ -122,7 +122,7 @@ def _gloo_group(
 
 @contextmanager
 def _process_outlives_errors() -> Iterator[None]:
-    """Keep torch from ending the process when a group that is made inside this context fails."""
+    """Keep torch from ending the process when a process group that is made inside this context fails."""
     before = os.environ.get(_ERROR_HANDLING)
     os.environ[_ERROR_HANDLING] = _CLEAN_UP_ONLY
     try:
@@ -134,7 +134,10 @@ def _process_outlives_errors() -> Iterator[None]:
 
 
 def _own_address(link: WeightLink) -> str:
-    """Return this process's IP address on the route to rank 0. Receivers may be on other nodes."""
+    """Return this process's IP address on the route to policy rank 0.
+
+    Inference engines that receive weights may be on other nodes.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((link.host, link.port))
         return str(probe.getsockname()[0])

@@ -15,7 +15,7 @@ Item = TypeVar("Item")
 
 
 def bucket_bytes(config: GenerationConfig) -> int:
-    """Return the limit of a weight bucket in bytes, which only a single larger tensor exceeds."""
+    """Return the most bytes that a weight bucket may have, which only a single larger tensor exceeds."""
     return int(config.weight_bucket_mib * 2**20)
 
 
@@ -40,7 +40,7 @@ def cut(
 
 
 def bucket_sizes(manifest: Sequence[TensorInfo], limit: int) -> list[int]:
-    """Return the bytes of every bucket in which the weights of a manifest are sent."""
+    """Return the size in bytes of every bucket in which a weight sync sends the tensors of a manifest."""
     sizes = []
     for bucket in cut(manifest, lambda info: info.num_bytes, limit):
         sizes.append(sum(info.num_bytes for info in bucket))

@@ -22,7 +22,7 @@ def gpu_name(device: torch.device) -> str:
 
 
 def export_memory(flat: Tensor) -> tuple[str, dict[str, Any]]:
-    """Return the GPU's name and the arguments, by name, with which `map_memory` rebuilds the tensor elsewhere.
+    """Return the GPU's name and the arguments, by name, with which `map_memory` maps the tensor in another process.
 
     The tensor must live until every process that maps it has released it.
     """
@@ -39,9 +39,9 @@ def by_name(arguments: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def map_memory(handles: Mapping[str, Any], device: torch.device) -> Tensor:
-    """Return a tensor that maps the exported memory of this GPU, without a copy.
+    """Return a tensor that maps memory on this GPU that another process has exported, without a copy.
 
-    `handles` are the arguments by GPU name. Raises WeightSyncError when no policy rank shares the GPU.
+    `handles` are the results of `export_memory` by GPU name. Raises WeightSyncError when no policy rank shares the GPU.
     """
     name = gpu_name(device)
     if name not in handles:

@@ -57,7 +57,7 @@ def unflatten(tensors: Sequence[TensorInfo], flat: Tensor) -> Iterator[tuple[str
 def checksum(flat: Tensor) -> int:
     """Return the checksum of raw bytes: crc32 on a CPU, `word_checksum` on a GPU.
 
-    A crc32 would need the bytes on the host.
+    For a crc32 the bytes of a GPU would have to be copied to the host.
     """
     if flat.is_cuda:
         return word_checksum(flat)
@@ -90,7 +90,7 @@ def word_checksum(flat: Tensor) -> int:
 
 
 def check_bytes(notice: BucketNotice, flat: Tensor) -> None:
-    """Raise WeightSyncError unless the bytes of a bucket have the checksum that its notice announced."""
+    """Raise WeightSyncError unless the bytes of a weight bucket have the checksum that its notice announced."""
     arrived = checksum(flat)
     if arrived != notice.checksum:
         names = f"{notice.tensors[0].name} to {notice.tensors[-1].name}"

@@ -61,7 +61,7 @@ def _shapes_in(file: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def has_tied_head(model_folder: Path) -> bool:
-    """Return whether the model's output head is its embedding, as config.json says."""
+    """Return whether the model's output head shares its weights with the embedding, as config.json says."""
     settings = json.loads((model_folder / "config.json").read_text())
     return bool(settings.get("tie_word_embeddings", False))
 
@@ -71,9 +71,10 @@ def check_manifest(
     expected: Mapping[str, tuple[int, ...]],
     is_tied: bool,
 ) -> None:
-    """Raise WeightSyncError unless the manifest names each expected tensor once, in its shape and a supported dtype.
+    """Raise WeightSyncError unless a weight sync's manifest names each tensor of the model exactly once.
 
-    A tied head is the embedding, so either side may list it or leave it out.
+    Shapes must be those of the engine's model, and dtypes must be supported. A tied output head is the embedding, so
+    either side may list it or leave it out.
     """
     optional = {_TIED_HEAD} if is_tied else set()
     announced = {info.name: info for info in manifest}
@@ -122,8 +123,8 @@ class IncomingWeights:
     def accept(self, bucket: WeightBucket | BucketNotice) -> None:
         """Count a weight bucket as arrived.
 
-        Raises WeightSyncError when it is not the next part of the manifest, or when its bytes have changed. A notice
-        has no bytes: the workers receive them and compare them with its checksum.
+        Raises WeightSyncError when the bucket is not the next part of the manifest, or when its bytes have changed. A
+        BucketNotice has no bytes: the engine's workers receive the bytes and compare them with the notice's checksum.
         """
         num_after = self._num_tensors + len(bucket.tensors)
         expected = self._manifest[self._num_tensors : num_after]
@@ -140,7 +141,10 @@ class IncomingWeights:
         self._checksum = zlib.crc32(packed, self._checksum)
 
     def finish(self, version: int) -> LoadReport:
-        """Return the report of the weights that arrived. Raises WeightSyncError when the stream ended early."""
+        """Return the engine's report of the weights that arrived in a weight sync.
+
+        Raises WeightSyncError when the weight stream ended early.
+        """
         if self._num_tensors < len(self._manifest):
             raise WeightSyncError(
                 f"weight stream ended after {self._num_tensors} of {len(self._manifest)} tensors; "

@@ -82,11 +82,14 @@ class NamedTensors(Protocol):
     decoder: Decoder
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (Megatron's name, parameter) of every parameter."""
+        """Yield (Megatron's name, parameter) for every parameter of the model."""
 
 
 def top_slot(name: str) -> Slot:
-    """Return the slot of a Megatron parameter outside the layers. Raises KeyError for an unknown name."""
+    """Return which Hugging Face tensors make up a Megatron parameter outside the layers, and how ranks split it.
+
+    Raises KeyError for an unknown name.
+    """
     return _TOP_SLOTS[name]
 
 
@@ -95,7 +98,7 @@ def layer_slot(
     layer: int,
     first_expert: int,
 ) -> Slot:
-    """Return the slot of a parameter of a transformer layer.
+    """Return which Hugging Face tensors make up a parameter of a transformer layer, and how ranks split it.
 
     `suffix` is Megatron's name after `decoder.layers.<i>.`. `layer` counts from 0 over all pipeline stages.
     `first_expert` is the first expert that this rank holds. Raises KeyError for an unknown name.
@@ -106,7 +109,7 @@ def layer_slot(
 
 
 def _expert_slot(suffix: str, first_expert: int) -> Slot | None:
-    """Return the slot of an expert's weight, or None for a parameter of another kind."""
+    """Return which Hugging Face tensors make up an expert's weight, or None for a parameter that is not an expert's."""
     match = _LOCAL_EXPERT.fullmatch(suffix) or _GROUPED_EXPERT.fullmatch(suffix)
     if match is None:
         return None
@@ -121,7 +124,7 @@ def local_slots(
     shape: ModelShape,
     experts: dist.ProcessGroup,
 ) -> list[SlotParam]:
-    """Return every Megatron parameter of this rank with its slot.
+    """Return every Megatron parameter of this rank with its `Slot`, which names the Hugging Face tensors in it.
 
     `experts` is the group of ranks that hold consecutive experts.
     """

@@ -8,7 +8,7 @@ from torch import Tensor
 
 @torch.no_grad()
 def fill(param: Tensor, values: Tensor) -> None:
-    """Give a parameter its first values, before the optimizer is built.
+    """Set the initial values of a model parameter, before the optimizer is built.
 
     Otherwise the optimizer would start the master weights of an FP8 parameter from the layer's random initialisation
     (`get_high_precision_init_val`).

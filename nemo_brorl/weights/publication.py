@@ -27,7 +27,7 @@ class SyncReport:
     num_attempts: int  # attempts; two when an engine was lost in a collective
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics `sync/…` of a weight sync, for the step's row."""
+        """Return the metrics `sync/…` of a weight sync, for the metrics of its training step."""
         return {
             "sync/seconds": self.seconds,
             "sync/gib": self.num_bytes / _GIB,
@@ -42,12 +42,12 @@ def publish(
     generator: Generator,
     version: int,
 ) -> SyncReport:
-    """Stream the policy's weights to the generator's engines. From then on they sample as `version`.
+    """Stream the policy's weights to the generator's inference engines, which then sample as weight version `version`.
 
-    Only references pass through the driver. With the transport `collective`, engines first join the policy's group if
-    they have not done so. If an engine is lost on the way, all engines are replaced and the sync is tried once more.
-    Raises WeightSyncError when an engine refuses the manifest or did not get every byte. Raises ReceiverLostError when
-    the second attempt also lost an engine.
+    Only references pass through the driver. With the transport `collective`, engines first join the policy's process
+    group if they have not done so. If an engine is lost on the way, all engines are replaced and the sync is tried once
+    more. Raises WeightSyncError when an engine refuses the manifest or did not get every byte. Raises ReceiverLostError
+    when the second attempt also lost an engine.
     """
     start = time.perf_counter()
     num_attempts = 1

@@ -56,7 +56,7 @@ def load_hf(
 def tensor_files(folder: Path) -> dict[str, Path]:
     """Return which safetensors file of a model folder holds each tensor, by tensor name.
 
-    Raises ModelError when there is no such file or it is not complete.
+    Raises ModelError when the folder has no safetensors file or the file is not complete.
     """
     index = folder / "model.safetensors.index.json"
     if index.exists():

@@ -38,12 +38,15 @@ class WeightReceivers:
         self._timeline = timeline or Timeline(is_on=False)
 
     def names(self) -> tuple[str, ...]:
-        """Return the actor names of the engines after waiting until all are alive. A replaced engine has a new name."""
+        """Return the Ray actor names of the inference engines after waiting until all are alive.
+
+        A replaced engine has a new name.
+        """
         self._wait_ready()
         return tuple(handle.name for handle in self._handles)
 
     def join(self, link: WeightLink) -> None:
-        """Bring all engines into the broadcast group of `link`.
+        """Make all inference engines join the weight broadcast group that `link` describes.
 
         Raises ReceiverLostError naming the engines that did not come in time. They have been replaced by then.
         """
@@ -65,11 +68,12 @@ class WeightReceivers:
         buckets: Iterable[Any],
         version: int,
     ) -> int:
-        """Load a stream of StreamedBucket (or of references to WeightBucket) into every engine, and drop prefix caches.
+        """Load a stream of weight buckets into every inference engine of the pool, and drop prefix caches.
 
-        The next bucket is taken from the stream while the engines load the one before. Returns the most bytes that
-        existed at once on top of the models. Raises WeightSyncError naming the engine. If the manifest does not fit, no
-        engine has been touched. Otherwise all engines have been replaced, with the weights of the previous sync.
+        The stream has StreamedBucket, or references to WeightBucket. The next bucket is taken from it while the engines
+        load the one before. Returns the most bytes that existed at once on top of the models. Raises WeightSyncError
+        naming the engine that failed. If the manifest does not fit the engines' model, no engine has been touched.
+        Otherwise all engines have been replaced, with the weights of the previous sync.
         """
         self._wait_ready()
         broadcast = self._new_broadcast()
@@ -90,7 +94,7 @@ class WeightReceivers:
         return self._note_published(published, broadcast)
 
     def _note_loading(self, broadcast: WeightBroadcast, announced_at: float) -> None:
-        """Record the engines' loading times in the timeline."""
+        """Record in the timeline when each inference engine loaded the weights of a sync."""
         known_at = self._timeline.now()
         for engine, report in broadcast.reports.items():
             period = report.period

@@ -31,7 +31,7 @@ def open_store(
     world_size: int | None = None,
     timeout: timedelta = _STORE_TIMEOUT,
 ) -> dist.TCPStore:
-    """Serve a meeting point in this process, on `host` alone and a port that the system picks (`store.port`).
+    """Serve a TCP store in this process, at which ranks meet, on `host` alone and a free port (`store.port`).
 
     By default torch would listen on all interfaces, and a store has no authentication.
     """
@@ -49,9 +49,9 @@ def open_store(
 
 
 def wait_for_receivers(link: WeightLink, store: dist.Store) -> WeightGroup:
-    """Wait on rank 0 until all receivers have signed in, and return rank 0's end of the group.
+    """Wait on policy rank 0 until all engines' workers have signed in, and return rank 0's end of the weight broadcast.
 
-    Raises ReceiverLostError naming the receivers that did not come in time.
+    Raises ReceiverLostError naming the workers that did not come in time.
     """
     names = sign_in_names(link)
     late = _late(store, names, link.timeout_s)
@@ -68,9 +68,9 @@ def join(
     receiver: int,
     worker: int,
 ) -> WeightGroup:
-    """Sign in as one worker of a receiver, and return its end of the group.
+    """Sign in as one worker of an inference engine, and return the worker's end of the weight broadcast group.
 
-    Raises ReceiverLostError when other members are late, WeightSyncError when rank 0 does not answer.
+    Raises ReceiverLostError when other members are late, WeightSyncError when policy rank 0 does not answer.
     """
     number = receiver * link.workers_per_receiver + worker
     silent = f"policy rank 0 did not open the weight group within {link.timeout_s:g} s"
@@ -92,7 +92,7 @@ def join(
 
 
 def sign_in_names(link: WeightLink) -> list[str]:
-    """Return the names with which an engine's workers sign in for a weight broadcast, in rank order."""
+    """Return the names with which the engines' workers sign in for a weight broadcast, in rank order."""
     if link.workers_per_receiver == 1:
         return list(link.receivers)
     names = []

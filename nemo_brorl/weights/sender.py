@@ -29,7 +29,7 @@ _LIVE_EXPORTS = 3
 
 
 def weight_manifest(shape: ModelShape, dtype: torch.dtype) -> list[TensorInfo]:
-    """Return name, shape and dtype of the tensors in a model's weight stream, in order."""
+    """Return name, shape and dtype of the tensors that a weight sync sends for a model, in order."""
     name_of_dtype = dtype_name(dtype)
     manifest = []
     for name, size in hf_shapes(shape).items():
@@ -38,17 +38,23 @@ def weight_manifest(shape: ModelShape, dtype: torch.dtype) -> list[TensorInfo]:
 
 
 def named_buckets(stream: Iterable[NamedTensor], limit: int) -> Iterator[list[NamedTensor]]:
-    """Yield lists of (name, tensor) of at most `limit` bytes each, cut as by `buckets.cut`."""
+    """Yield the tensors of a weight stream in lists of (name, tensor) of at most `limit` bytes each.
+
+    A tensor of more bytes is a list alone.
+    """
     return cut(stream, lambda named: named[1].nbytes, limit)
 
 
 def buckets(stream: Iterable[NamedTensor], limit: int) -> Iterator[WeightBucket]:
-    """Yield a stream of (name, tensor) as buckets with their bytes on the host."""
+    """Yield a stream of (name, tensor) as weight buckets with their bytes on the host.
+
+    Only a bucket of a single larger tensor has more than `limit` bytes.
+    """
     return map(host_bucket, named_buckets(stream, limit))
 
 
 def host_bucket(named: list[NamedTensor]) -> WeightBucket:
-    """Return the tensors as one bucket with its bytes on the host, ready for the object store."""
+    """Return named tensors as one weight bucket with its bytes on the host, ready for Ray's object store."""
     return _on_host(infos_of(named), flatten(named))
 
 
@@ -86,9 +92,9 @@ class WeightSender:
         self.group: WeightGroup | None = None  # rank 0's end of the broadcast group, only for the transport collective
 
     def stream(self, tensors: Iterable[NamedTensor], limit: int) -> Iterator[Any]:
-        """Yield the messages of the whole weight sync.
+        """Yield this policy rank's messages of one whole weight sync.
 
-        After a failure the rest of `tensors` is still consumed, because the other ranks need this one to gather.
+        After a failure the rest of `tensors` is still consumed, because other ranks need this rank to gather tensors.
         """
         tensors = iter(tensors)
         try:

@@ -47,7 +47,10 @@ class HfExport:
         self.entries = self._gather_entries()
 
     def _gather_entries(self) -> dict[str, _Entry]:
-        """Return the entries of all pipeline stages and expert-parallel ranks, by first Hugging Face name."""
+        """Return size, dtype and location of every Megatron parameter, by the name of its first Hugging Face tensor.
+
+        It covers all pipeline stages and expert-parallel ranks.
+        """
         stage = self.groups.pipeline.rank()
         entries = {}
         for name, (slot, param) in self.params.items():
@@ -65,9 +68,10 @@ class HfExport:
 
     @torch.no_grad()
     def stream(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (name, whole tensor) on every rank, in the order of `hf_shapes`.
+        """Yield (Hugging Face name, whole tensor) of every weight on every rank, in the order of `hf_shapes`.
 
-        Only one parameter is gathered in memory at a time. Collective: every rank must consume the whole stream.
+        Only one Megatron parameter is gathered in memory at a time. Collective: every rank must consume the whole
+        stream.
         """
         ready: dict[str, Tensor] = {}
         for name in hf_shapes(self.shape):
@@ -76,7 +80,7 @@ class HfExport:
             yield name, ready.pop(name).contiguous()
 
     def _tensors_of(self, name: str) -> dict[str, Tensor]:
-        """Return the Hugging Face tensors by name of the Megatron parameter whose first tensor is `name`."""
+        """Return, by name, the Hugging Face tensors in the Megatron parameter whose first such tensor is `name`."""
         slot = self.entries[name].slot
         shares = self._collect(name)
         wholes = unpack(slot.kind, shares, self.shape)
@@ -85,8 +89,8 @@ class HfExport:
     def _collect(self, name: str) -> list[Tensor]:
         """Return all ranks' shares of one Megatron parameter. Collective.
 
-        A share is broadcast over the expert-parallel ranks of its stage and then over the stages. Then the ranks that
-        split the parameter gather their shares.
+        A share is broadcast over the expert-parallel ranks of its pipeline stage and then over the stages. Then the
+        ranks that split the parameter gather their shares.
         """
         entry = self.entries[name]
         is_of_this_stage = entry.stage == self.groups.pipeline.rank()

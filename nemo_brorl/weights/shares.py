@@ -45,8 +45,8 @@ def share_of(
 ) -> tuple[slice, ...]:
     """Return the slices of one rank's share in a Hugging Face tensor of shape `size`.
 
-    `kind` is the slot's kind. `ranks` ranks split the tensor, and `rank` is one of them. Under `vocab` the last shares
-    may be short or empty, because the rest is padding.
+    `kind` says how ranks split the tensor (`Slot.kind`). `ranks` ranks split it, and `rank` is one of them. With the
+    kind `vocab` the last shares may be short or empty, because the rest is padding.
     """
     share = [slice(0, length) for length in size]
     if kind == "copy":

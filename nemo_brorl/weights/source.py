@@ -47,16 +47,16 @@ class WeightSource:
         self._joining: tuple[tuple[str, ...], Any] | None = None  # receivers, and reference to rank 0's wait for them
 
     def manifest(self) -> list[TensorInfo]:
-        """Return name, shape and dtype of the tensors in the weight stream, in order. They never change."""
+        """Return name, shape and dtype of the tensors in the policy's weight stream, in order, which never change."""
         if self._manifest is None:
             reference = self._ranks[0].call.remote("weight_manifest")
             self._manifest = self._of_first_rank(reference, "weight_manifest")
         return self._manifest
 
     def open_link(self, receivers: tuple[str, ...]) -> WeightLink | None:
-        """Return where these receivers must join, or None if there is no group to join.
+        """Return where inference engines must join the weight broadcast group, or None if there is none to join.
 
-        That is so when the transport needs no group, or when the receivers have joined already.
+        That is so when the transport needs no group, or when these engines have joined already.
         """
         if self.transport != "collective" or receivers == self._receivers:
             return None
@@ -68,10 +68,10 @@ class WeightSource:
         return link
 
     def stream(self, ask: Ask) -> Iterator[StreamedBucket | KeptCopy]:
-        """Yield the buckets of one weight sync.
+        """Yield the buckets of one weight sync from the policy to the inference engines.
 
-        `ask` is called while the driver waits for the ranks. Raises WeightSyncError naming a rank that is late. A
-        rank's own error is raised unchanged.
+        `ask` is called while the driver waits for the policy ranks. Raises WeightSyncError naming a rank that is late.
+        A rank's own error is raised unchanged.
         """
         self._finish_joining()
         receivers = self._receivers
@@ -98,10 +98,10 @@ class WeightSource:
         return result
 
     def _next_bucket(self, streams: WeightStreams, num_bytes: int) -> Iterator[StreamedBucket | KeptCopy]:
-        """Yield the next message and, where copies are kept, the copy of its bucket for engines that start later.
+        """Yield the next bucket of a weight sync and, where copies are kept, its copy for engines that start later.
 
-        A message of the object store has the bytes and is its own copy. With other transports the copy is made while
-        engines load the announced bucket.
+        A message of Ray's object store has the bucket's bytes and is its own copy. With other transports the copy is
+        made while engines load the announced bucket.
         """
         if not self._with_copies:
             message = streams.next_message(is_last_of_bucket=True)
@@ -199,7 +199,7 @@ class WeightStreams:
         return f"{ranks} {numbers} {progress}"
 
     def _count(self, deadline: float) -> None:
-        """Count the buckets that other ranks have finished, waiting at most until `deadline`.
+        """Count the weight buckets that policy ranks other than 0 have finished, waiting at most until `deadline`.
 
         Rank 0's buckets are counted where its messages are taken.
         """
@@ -211,7 +211,7 @@ class WeightStreams:
 
 
 def _has_next(generator: Any, seconds: float) -> bool:
-    """Return whether a weight stream has its next message, or has ended, within this time."""
+    """Return whether a rank's weight stream has its next message, or has ended, within `seconds`."""
     timeout_s = max(0.0, seconds)
     ready, _ = ray.wait([generator], timeout=timeout_s, fetch_local=False)
     return bool(ready)

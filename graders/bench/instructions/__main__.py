@@ -116,9 +116,9 @@ def print_table(checked: list[CheckedCase], num_shown: int) -> None:
 
 
 def print_disagreements(kind: str, judging: str, cases: list[InstructionCase], num_shown: int) -> None:
-    """Print the verdicts on instruction following that differ from the official checkers' in one way.
+    """Print the cases of one kind in which this package and an instruction's official checker disagree.
 
-    Intended differences are counted by reason, and the others are listed by instruction with examples.
+    Intended disagreements are counted by reason, and the others are listed by instruction with examples.
     """
     meant: Counter[str] = Counter()
     others: dict[str, list[InstructionCase]] = {}

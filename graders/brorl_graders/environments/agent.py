@@ -80,7 +80,10 @@ class Agent(Environment):
 
     @classmethod
     def traits(cls, task: Task) -> Traits:
-        """Return the traits that the verifier of the task's question needs, if the task has a question."""
+        """Return the properties that decide which process may run an agent on this task.
+
+        Where the task has a question with a verifier, the process needs the isolation of that verifier.
+        """
         traits = Traits(cls.is_open, True, ANY)
         if "verifier" in task:
             judged = Judged.traits(task)
@@ -92,8 +95,8 @@ class Agent(Environment):
     async def reset(self, task: Task, seed: int) -> tuple[Message, ...]:
         """Start the agent and return its first request, the prompt of the episode.
 
-        Raises AgentError when the agent fails, or makes no request within `FIRST_REQUEST_S`, and ConfigError for wrong
-        tools.
+        Raises AgentError when the agent fails, or makes no request within `FIRST_REQUEST_S`, and ConfigError for
+        malformed tools in the request.
         """
         self._task = task
         self._conversation = await open_conversation()
@@ -130,7 +133,7 @@ class Agent(Environment):
         return Step(reward=reward, terminated=True, info=info)
 
     def close(self) -> None:
-        """End the episode's agent, or have it end at its next request to the model when it runs in a thread."""
+        """End the episode's agent. An agent that runs in a thread ends at its next request to the model."""
         if self._conversation is not None:
             self._conversation.close()
         if self._work is not None:
@@ -149,7 +152,7 @@ class Agent(Environment):
         return await _in_thread(self.function, task, endpoint)
 
     async def _run_agent(self, task: Task, endpoint: ModelEndpoint) -> Result:
-        """Run the agent, and raise AgentError without the endpoint's token for whatever it raises."""
+        """Run the agent, and raise AgentError for whatever it raises, without the endpoint's token in the message."""
         try:
             return await self.act(task, endpoint)
         except BroRLError:
@@ -194,7 +197,7 @@ class Agent(Environment):
 
 
 def read_result(printed: str) -> Result:
-    """Return the reward or answer in the last line that a command printed, or None when the line has neither.
+    """Return the reward or answer in the last line that an agent's command printed, or None when the line has neither.
 
     The line is `{"reward": …}` or `{"answer": …}`.
     """
@@ -253,7 +256,8 @@ class Verifiers(Agent):
     ) -> None:
         """Load an environment of the library `verifiers`.
 
-        `environment` is the environment's name, and `arguments` are those of `load_environment`. Raises ConfigError.
+        `environment` is the environment's name, and `arguments` are those of `load_environment`. Raises ConfigError
+        when it cannot be loaded.
         """
         super().__init__(max_turns=max_turns)
         self.environment = _load_environment(environment, json.dumps(arguments or {}))

@@ -58,7 +58,7 @@ class Episode:
 
 
 def serve(connection: Connection) -> None:
-    """Run the steps of episodes that the owner requests, until it closes its end of the connection."""
+    """Run the environment steps that the owner of this process requests, until the owner closes the connection."""
     is_async, *limits = connection.recv()
     server = Server(connection, EpisodeLimits(*limits))
     if is_async:
@@ -76,7 +76,7 @@ class Server:
         self.episodes: dict[str, Episode] = {}
 
     def serve(self) -> None:
-        """Run requested steps one after another, until the owner closes its end of the connection."""
+        """Run environment steps one after another, until the process that requests them closes the connection."""
         while True:
             try:
                 number, step, _, ended = self.connection.recv()
@@ -88,7 +88,7 @@ class Server:
                 self.reply(number, outcome)
 
     async def serve_concurrently(self) -> None:
-        """Run requested steps concurrently in an event loop, until the owner closes its end of the connection."""
+        """Run environment steps concurrently in an event loop, until the process that requests them disconnects."""
         loop = asyncio.get_running_loop()
         requests: asyncio.Queue[Any] = asyncio.Queue()
         loop.add_reader(self.connection.fileno(), self._receive, requests)
@@ -119,7 +119,7 @@ class Server:
     async def run_step(self, step: EpisodeStep) -> EpisodeOutcome:
         """Run a step of an episode and return its outcome, which also reports an exception of the environment.
 
-        An episode that is not in this process, or has other actions, is started again first.
+        An episode that does not run in this process, or has taken other actions in it, is started again first.
         """
         try:
             return await self._advance_episode(step)
@@ -131,14 +131,14 @@ class Server:
             return self._fail_step(step, f"{type(error).__name__}: {error}")
 
     def forget(self, episodes: Iterable[str]) -> None:
-        """Close those episodes of these names that run in this process, and remove them."""
+        """Close those of the named episodes that run in this process, and remove them."""
         for name in episodes:
             episode = self.episodes.pop(name, None)
             if episode is not None:
                 _close(episode.environment)
 
     def reply(self, number: int, outcome: EpisodeOutcome) -> None:
-        """Send the outcome of an episode's step to the owner."""
+        """Send the outcome of an episode's step to the process that requested the step."""
         self.connection.send_bytes(json.dumps([number, *outcome]).encode())
 
     def _fail_step(self, step: EpisodeStep, reason: str) -> EpisodeOutcome:
@@ -201,7 +201,7 @@ class Server:
         return EpisodeOutcome(observation, reward, has_ended, bool(truncated), info, "")
 
     def _truncate(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
-        """Cut messages so that together they have at most the characters that an observation may have."""
+        """Cut an observation's messages so that together they have at most the characters that the limits allow."""
         room = self.limits.max_characters
         shortened: list[Mapping[str, Any]] = []
         for message in messages:
@@ -217,7 +217,7 @@ class Server:
 
 
 def read_outcome(connection: Connection) -> tuple[int, EpisodeOutcome]:
-    """Read the next reply of an episode process, and return its number and outcome.
+    """Read the next reply of a process that runs episodes, and return the number and outcome of its environment step.
 
     The reply is checked, since a response may have taken the process over. Raises EOFError or OSError when the process
     has exited, and ChildReplyError when the reply is no outcome.

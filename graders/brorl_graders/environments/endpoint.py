@@ -90,7 +90,7 @@ def read_request(body: Any) -> ChatRequest:
 def assistant_message(action: Action, turn: int) -> Message:
     """Return a turn of the model as an assistant message.
 
-    A wrong tool call stays in the text, as in engines.
+    A malformed tool call stays in the message's text, as in inference engines.
     """
     if not action.tool_calls:
         return {"role": "assistant", "content": action.text}

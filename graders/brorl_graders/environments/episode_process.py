@@ -53,14 +53,14 @@ class Batch:
     done: threading.Event = field(default_factory=threading.Event)
 
     def settle(self, index: int, outcome: EpisodeOutcome) -> None:
-        """Store the outcome of one step of the batch, and wake the batch's caller after the last."""
+        """Store the outcome of one environment step in its batch, and wake the batch's caller after the last."""
         self.outcomes[index] = outcome
         self.num_missing -= 1
         if self.num_missing == 0:
             self.done.set()
 
     def all_outcomes(self) -> list[EpisodeOutcome]:
-        """Return the outcomes of all steps of a finished batch, in order."""
+        """Return the outcomes of all environment steps in a finished batch, in the order of the steps."""
         outcomes = []
         for outcome in self.outcomes:
             assert outcome is not None, "no step of a batch that is done is missing"
@@ -68,7 +68,7 @@ class Batch:
         return outcomes
 
     def fail(self, error: BroRLError) -> None:
-        """End a batch of steps without outcomes, and pass the error to the caller that waits for them."""
+        """End a batch of environment steps without outcomes, and pass the error to the caller that waits for them."""
         self.error = error
         self.done.set()
 
@@ -104,7 +104,7 @@ class EpisodeProcess:
     used_at: float = 0.0
 
     def limit_transfers(self) -> None:
-        """Set time limits on the process's socket, so that a message that stops halfway cannot block the owner."""
+        """Set time limits on an episode process's socket, so that a half-sent message cannot block its owner."""
         end = socket.socket(fileno=os.dup(self.connection.fileno()))
         with end:
             limit = struct.pack("ll", int(TRANSFER_S), 0)
@@ -113,7 +113,7 @@ class EpisodeProcess:
 
     @property
     def is_free(self) -> bool:
-        """True when the episode process can take one more turn."""
+        """True when the process that runs episodes can take one more environment step."""
         return len(self.turns) < (MAX_AT_ONCE if self.kind.is_async else 1)
 
     @property
@@ -122,7 +122,7 @@ class EpisodeProcess:
         return not self.is_free and time.monotonic() - self._oldest().started_at > PATIENCE_S
 
     def send_turn(self, number: int, turn: Turn) -> None:
-        """Send a step to the episode process. Raises OSError when it cannot be sent."""
+        """Send an environment step to the process that runs the episode. Raises OSError when it cannot be sent."""
         turn.started_at = time.monotonic()
         self.used_at = turn.started_at
         self.cpu_at_start = cpu_time(self.process)
@@ -131,13 +131,13 @@ class EpisodeProcess:
         self.connection.send((number, turn.step, turn.seconds, ended))
 
     def send_ended(self) -> None:
-        """Tell an idle episode process which episodes have ended. Raises OSError."""
+        """Tell an idle episode process which episodes have ended. Raises OSError when the message cannot be sent."""
         if self.ended and not self.turns:
             ended, self.ended = self.ended, []
             self.connection.send((None, None, 0.0, ended))
 
     def next_check(self) -> float:
-        """Return the time on the monotonic clock at which the deadlines of this process should be checked."""
+        """Return the time on the monotonic clock at which the deadlines of this process's steps should be checked."""
         if not self.turns:
             return math.inf
         if self.kind.is_async:
@@ -150,7 +150,7 @@ class EpisodeProcess:
         return oldest.started_at + oldest.seconds
 
     def is_late(self) -> bool:
-        """Return whether a step in this process has missed its deadline.
+        """Return whether an environment step in this process has missed its deadline.
 
         While the process waits for a CPU, only its CPU time counts, up to `MAX_STARVED` deadlines of wall time.
         """
@@ -183,7 +183,8 @@ class EpisodeProcesses:
     ) -> None:
         """Store the limits of the processes that run episodes.
 
-        `num_processes` of each kind work at once, and each new process gets `first_message`.
+        For each environment and isolation, `num_processes` processes work at once. Each new process gets
+        `first_message`.
         """
         self.fork_server = fork_server
         self.num_processes = num_processes
@@ -193,14 +194,14 @@ class EpisodeProcesses:
         self._has_logged_gaps = False
 
     def settle_in(self, episode: str, process: EpisodeProcess) -> bool:
-        """Register an episode with the process that has it, and return whether it was there already."""
+        """Record that an episode runs in `process`, and return whether it ran there already."""
         is_there = episode in process.episodes
         process.episodes.add(episode)
         self.homes[episode] = process
         return is_there
 
     def move_out(self, episode: str) -> EpisodeProcess | None:
-        """Record that an episode is in no process any more, and return the process that had it, or None."""
+        """Record that no process runs an episode any more, and return the process that ran it, or None."""
         process = self.homes.pop(episode, None)
         if process is not None:
             process.episodes.discard(episode)
@@ -208,9 +209,9 @@ class EpisodeProcesses:
         return process
 
     def find_free(self, kind: Kind) -> EpisodeProcess | None:
-        """Return an episode process that can take a turn of this kind now, or None.
+        """Return a process that can run an environment step of this kind now, or None.
 
-        The process with the fewest turns is chosen. A new one is started when none is idle and limits allow it.
+        The process with the fewest running steps is chosen. A new one is started when none is idle and limits allow it.
         """
         same = []
         num_stuck = 0

@@ -91,7 +91,7 @@ class EpisodeHost:
         self._thread.start()
 
     def step(self, steps: Sequence[EpisodeStep]) -> list[EpisodeOutcome]:
-        """Run steps of different episodes, and return their outcomes in order when the last is done.
+        """Run one step of each of several episodes, and return the outcomes in order when all steps are done.
 
         An episode has one step at a time. Raises ConfigError for an unknown environment, and ResourceError when no
         process can be started.
@@ -114,18 +114,18 @@ class EpisodeHost:
         return batch.all_outcomes()
 
     def end(self, episodes: Collection[str]) -> None:
-        """Close the episodes of these names, as far as they are known."""
+        """Close the environments of the episodes with these names. Unknown names are ignored."""
         if not self._is_closed:
             self._post(([], list(episodes)))
 
     def close(self) -> None:
-        """End all episode processes, and fail the steps that are running."""
+        """End all episode processes, and fail the environment steps that are running."""
         self._is_closed = True
         self._inbox.ring()
         self._thread.join()
 
     def process_ids(self) -> list[int]:
-        """Return the process ids of the current episode processes."""
+        """Return the process ids of the processes that run episodes now."""
         return [process.process for process in self._processes.all]
 
     def _post(self, what: Arrival) -> None:
@@ -134,7 +134,10 @@ class EpisodeHost:
         self._inbox.put(what)
 
     def _run(self) -> None:
-        """Run the thread that owns the episode processes, until the host is closed. It calls all methods below."""
+        """Run the loop of the thread that owns the episode processes, until the host of environments is closed.
+
+        All methods that follow this one in the class run in this thread.
+        """
         while not self._is_closed:
             try:
                 self._take_arrivals()
@@ -151,14 +154,17 @@ class EpisodeHost:
         self._fail_everything(ResourceError("the environments were closed"))
 
     def _take_arrivals(self) -> None:
-        """Take over the steps and ended episodes that other threads have put into the inbox."""
+        """Take the environment steps and the names of ended episodes that other threads have put into the inbox."""
         while self._inbox.arrived:
             turns, ended = self._inbox.arrived.popleft()
             self._queue_turns(turns)
             self._forget(ended)
 
     def _queue_turns(self, turns: Sequence[Turn]) -> None:
-        """Queue requested steps for the processes that have their episodes, or else for any process of their kind."""
+        """Queue environment steps for the processes that run their episodes, or for any process with their environment.
+
+        Besides the environment, such a process must have the isolation that the task of the episode needs.
+        """
         for turn in turns:
             try:
                 turn.kind = self._find_kind(turn.step)
@@ -203,7 +209,11 @@ class EpisodeHost:
         return self.limits.episode_s - self._seconds.get(turn.step.episode, 0.0)
 
     def _hand_out_turns(self) -> None:
-        """Send waiting turns to free processes: first those that wait for one process, then those for any of a kind."""
+        """Send waiting environment steps to free processes.
+
+        First come the steps of episodes that a process runs already, then those that any process with the environment
+        may take.
+        """
         for process in list(self._processes.all):
             # Repeating an episode's actions elsewhere is cheaper than waiting for another episode's step
             if process.waiting and process.is_stuck:
@@ -224,7 +234,7 @@ class EpisodeHost:
                 del self._waiting[kind]
 
     def _requeue(self, turns: Iterable[Turn]) -> None:
-        """Queue these steps for any process of their kind, which then takes over their episodes."""
+        """Queue these environment steps for any process with their environment, which then takes over the episodes."""
         for turn in turns:
             self._processes.move_out(turn.step.episode)
             self._queue_of(turn.kind).append(turn)
@@ -242,7 +252,7 @@ class EpisodeHost:
             self._lose(process, "its process is gone")
 
     def _receive(self) -> None:
-        """Wait for a request, an outcome, the end of a process, or the time of the next check."""
+        """Wait for a request, an outcome of a step, the end of an episode process, or the time of the next check."""
         now = time.monotonic()
         next_check = now + IDLE_S
         connections = []
@@ -278,15 +288,15 @@ class EpisodeHost:
         self._settle(turn, outcome)
 
     def _check_deadlines(self) -> None:
-        """End each episode process that has a step after its deadline."""
+        """End each episode process in which an environment step has missed its deadline."""
         for process in list(self._processes.all):
             if process.is_late():
                 self._end_late(process)
 
     def _end_late(self, process: EpisodeProcess) -> None:
-        """End an episode process after a missed deadline, and fail its step.
+        """End an episode process in which an environment step has missed its deadline, and fail this step.
 
-        Of several concurrent steps any may block the event loop, so each is tried alone.
+        Of several concurrent steps any may block the event loop, so each is tried again alone.
         """
         # One step that blocks the event loop makes all of them late
         if process.kind.is_async and len(process.turns) > 1:
@@ -302,7 +312,8 @@ class EpisodeHost:
     def _lose(self, process: EpisodeProcess, reason: str) -> None:
         """End an episode process that failed.
 
-        Its running steps are tried once more, each in a process of its own, and its waiting turns move.
+        The environment steps that it was running are tried once more, each in a process of its own. The steps that
+        waited for it move to other processes.
         """
         turns = list(process.turns.values())
         process.turns.clear()
@@ -318,7 +329,7 @@ class EpisodeHost:
             self._queue_of(turn.kind).append(turn)
 
     def _end(self, process: EpisodeProcess) -> None:
-        """Kill an episode process, and queue the turns that wait for it for other processes."""
+        """Kill an episode process, and queue the environment steps that wait for it for other processes."""
         waiting = process.waiting
         process.waiting = deque()
         self._processes.end(process)
@@ -357,7 +368,7 @@ class EpisodeHost:
         turn.batch.settle(turn.index, outcome)
 
     def _fail_everything(self, error: BroRLError | OSError) -> None:
-        """Fail all steps of episodes and stop the fork server, which the next step starts again."""
+        """Fail all environment steps and stop the fork server of their processes, which the next step starts again."""
         if isinstance(error, OSError):
             error = ResourceError(f"the environments are gone: {error}")
         turns: list[Turn] = []

@@ -71,7 +71,10 @@ class Judged(Environment):
 
     @classmethod
     def traits(cls, task: Task) -> Traits:
-        """Return the traits that the task's verifier needs. Raises ConfigError for a verifier that asks a service."""
+        """Return the properties that decide which process may score the task with its verifier.
+
+        Raises ConfigError for a verifier that asks a service.
+        """
         verifier = _verifier_of(cls.__name__, task)
         payload = task["payload"]
         if registry.endpoints_in(verifier, payload):
@@ -216,7 +219,7 @@ class PythonTool(WithTool):
     def call(self, call: ToolCall) -> str:
         """Run the Python code of a tool call and return what it prints, with an error line when it fails.
 
-        A failed call leaves no variables.
+        A failed call leaves no variables for later calls.
         """
         code = call.arguments["code"]
         program = sandbox.SandboxProgram(SESSION, tests=(), stdin=_session_input(self.calls, code, self.seed))
@@ -228,7 +231,7 @@ class PythonTool(WithTool):
 
 
 def _shared_sandbox(limits: sandbox.SandboxLimits) -> sandbox.Sandbox:
-    """Return the sandbox with these limits that all episodes of this process share."""
+    """Return the code sandbox with these limits that all episodes of this process share."""
     if limits not in _sandboxes:
         _sandboxes[limits] = sandbox.Sandbox(limits)
     return _sandboxes[limits]

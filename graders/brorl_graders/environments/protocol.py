@@ -104,7 +104,10 @@ class Environment(ABC):
 
     @abstractmethod
     def step(self, action: Action) -> Step | Awaitable[Step]:
-        """Answer an action of the model. An exception ends the episode with reward 0."""
+        """Answer an action of the model with the next observation, a reward, and whether the episode has ended.
+
+        An exception ends the episode with reward 0.
+        """
 
     def close(self) -> None:
         """Release the resources that the episode holds."""
@@ -112,12 +115,15 @@ class Environment(ABC):
 
 
 def failed_outcome(reason: str) -> EpisodeOutcome:
-    """Return the outcome of an episode whose environment failed."""
+    """Return the outcome of an episode whose environment failed, with reward 0 and the reason."""
     return EpisodeOutcome((), 0.0, True, False, {}, reason)
 
 
 def to_messages(observation: Observation, role: str) -> tuple[Message, ...]:
-    """Return an observation as messages, one of this role for a text. Raises TypeError for anything else."""
+    """Return an environment's observation as chat messages, where a text becomes one message of the given role.
+
+    Raises TypeError for an observation of any other type.
+    """
     if isinstance(observation, str):
         return ({"role": role, "content": observation},)
     messages = tuple(observation)

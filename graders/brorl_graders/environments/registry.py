@@ -57,7 +57,7 @@ def find(name: str) -> type[Environment]:
 
 
 def make_environment(name: str, settings: Mapping[str, Any]) -> Environment:
-    """Make an environment with its settings.
+    """Make an object of the environment `name` with these settings.
 
     Raises ConfigError for an unknown name, a wrong setting or a wrong tool, and NotAllowedError for a name or settings
     that the run's settings do not have.
@@ -70,7 +70,7 @@ def make_environment(name: str, settings: Mapping[str, Any]) -> Environment:
 
 @lru_cache(maxsize=256)
 def _checked_settings(name: str, written: str) -> tuple[type[Environment], dict[str, Any]]:
-    """Return class and settings of an environment after all checks, cached since many episodes share them."""
+    """Return the class and the settings of an environment after all checks, cached since many episodes share them."""
     kind = find(name)
     typed = _typed_settings(name, kind, json.loads(written))
     environment = kind(**copy.deepcopy(typed))
@@ -81,9 +81,10 @@ def _checked_settings(name: str, written: str) -> tuple[type[Environment], dict[
 
 
 def find_traits(name_and_task: tuple[str, Task]) -> Traits:
-    """Return the traits of an environment for a task, and import what the environment needs for such tasks.
+    """Return the properties that decide which process may run an episode of this environment and task.
 
-    Raises ConfigError when the environment is unknown or cannot be imported.
+    Also imports what the environment needs for such tasks. Raises ConfigError when the environment is unknown or cannot
+    be imported.
     """
     name, task = name_and_task
     kind = find(name)
@@ -117,7 +118,10 @@ def check_tools(name: str, environment: Environment) -> None:
 
 
 def _typed_settings(name: str, kind: type[Environment], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert settings to the types that the constructor's annotations have. Raises ConfigError."""
+    """Convert an environment's settings to the types that its constructor's annotations have.
+
+    Raises ConfigError for an unknown setting or a value of another type.
+    """
     setting = f"settings of environment {name}"
     hints = get_type_hints(kind.__init__)
     fields: list[Any] = []

@@ -77,7 +77,7 @@ def _parse_hermes(text: str) -> list[Any]:
 
 
 def _parse_llama(text: str) -> list[Any]:
-    """Return the calls of a response in Llama's format, in which a semicolon separates calls."""
+    """Return the tool calls of a response in Llama's format, in which a semicolon separates calls."""
     rest = text.strip().removeprefix(LLAMA_MARK).strip()
     if not re.match(r'\{\s*"(name|type)"', rest):
         return []

@@ -142,7 +142,7 @@ def run_child(
 
 
 def serve(connection: Connection) -> None:
-    """Score the texts of the parent's requests until it closes its end of the connection."""
+    """Score the responses that the parent process sends, until the parent closes its end of the connection."""
     while True:
         try:
             verifier, payload, texts = connection.recv()
@@ -155,9 +155,10 @@ def serve(connection: Connection) -> None:
 
 
 def read_reply(connection: Connection) -> ChildReply:
-    """Read and check the next reply of a child process, which a response may have taken over.
+    """Read and check the next reply of a child process that scores responses.
 
-    Raises EOFError or OSError when the child has exited, and ChildReplyError when the reply is no score.
+    A response may have taken the child over. Raises EOFError or OSError when the child has exited, and ChildReplyError
+    when the reply is no score.
     """
     raw = connection.recv_bytes(MAX_REPLY)
     try:

@@ -79,7 +79,7 @@ class ScoringTask:
 
     @cached_property
     def isolation(self) -> Isolation:
-        """The isolation of the child processes that may score this task."""
+        """The isolation of the child processes that may score the responses of this scoring task."""
         prompt = None
         if is_foreign(self.verifier, self.payload):
             prompt = json.dumps([self.verifier, self.payload], default=str)
@@ -87,7 +87,7 @@ class ScoringTask:
 
     @property
     def patience_s(self) -> float:
-        """Seconds that a child process may take for a text before other texts move to another child."""
+        """Seconds that a child process may take to score a text before other texts move to another child."""
         runs_programs = "code" in names_in(self.verifier, self.payload)
         return min(CODE_PATIENCE_S if runs_programs else PATIENCE_S, self.timeout_s)
 
@@ -170,7 +170,7 @@ class Children:
         return self.front
 
     def set_front_aside(self) -> None:
-        """Let the child process that gets new texts finish what it has, so that another takes its place."""
+        """Let the child process that gets new texts finish those that it has, so that another child takes its place."""
         assert self.front is not None, "only a child can be set aside"
         self.aside.append(self.front)
         self.front = None
@@ -238,5 +238,5 @@ class Inbox(Generic[Item]):
             self._sender.send_bytes(b"!")
 
     def silence(self) -> None:
-        """Take one wake-up message out of `bell`. The reading thread does so each time that it is readable."""
+        """Take one wake-up message out of `bell`, as the reading thread does each time that `bell` is readable."""
         self._receiver.recv_bytes()

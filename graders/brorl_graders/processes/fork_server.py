@@ -61,7 +61,7 @@ class ForkServer:
         self._control: Connection | None = None
 
     def load(self, template: Template) -> BroRLError | None:
-        """Import a verifier and its libraries, and return why this failed, or None.
+        """Import a verifier and its libraries in the fork-server process, and return why this failed, or None.
 
         Raises ResourceError when the process has exited or does not start.
         """
@@ -89,7 +89,7 @@ class ForkServer:
         """Fork a child process that serves the file descriptor `descriptor`, and return its process id.
 
         `serve` is the import path of the function that serves it. With `is_closed` the child is isolated. Raises
-        ResourceError.
+        ResourceError when the fork-server process has exited or does not start.
         """
         return int(self._request("fork", (is_closed, serve), descriptor))
 
@@ -101,7 +101,10 @@ class ForkServer:
         return list(self._request("gaps", None))
 
     def end(self, process: int) -> None:
-        """Kill a child process with its process group, and wait until it has exited. Raises ResourceError."""
+        """Kill a child process with its process group, and wait until it has exited.
+
+        Raises ResourceError when the fork-server process has exited.
+        """
         self._request("end", process)
 
     def close(self) -> None:
@@ -166,7 +169,7 @@ class ForkServer:
 
 
 def main(arguments: list[str]) -> None:
-    """Serve the requests of the fork server's owner until it closes its end of the socket."""
+    """Serve the requests of the fork server's owner until the owner closes its end of the socket."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles Ctrl-C
     control = Connection(int(arguments[0]))

@@ -60,7 +60,7 @@ class ProcessPool:
     def judge(self, verifier: str, payload: Mapping[str, Any], texts: Sequence[str]) -> Verdicts:
         """Score texts with a verifier, and return scores with the reasons for them or for failures.
 
-        Raises the errors of `score`.
+        Raises ConfigError when the verifier cannot be loaded, and ResourceError when no process can be started.
         """
         seconds = self.deadlines.seconds(verifier, payload)
         task = ScoringTask(verifier, dict(payload), texts, seconds)
@@ -70,11 +70,14 @@ class ProcessPool:
         return Verdicts(scores, task.reasons)
 
     def load(self, verifier: str) -> None:
-        """Import a verifier and its libraries before the first text needs them. Raises the errors of `score`."""
+        """Import a verifier and its libraries before the first text needs them.
+
+        Raises ConfigError when the verifier cannot be loaded, and ResourceError when no process can be started.
+        """
         self._wait_for(ScoringTask(verifier, {}, (), self.deadlines.default_s))
 
     def close(self) -> None:
-        """Kill all processes of the pool, and fail the tasks that are running."""
+        """Kill all child processes of the pool, and fail the scoring tasks that are running."""
         self._is_closed = True
         self._inbox.ring()
         self._thread.join()
@@ -84,7 +87,7 @@ class ProcessPool:
         return [child.process for child in self._children.all()]
 
     def _wait_for(self, task: ScoringTask) -> None:
-        """Hand a task to the pool's thread and wait until it is done. Raises the task's error."""
+        """Hand a scoring task to the pool's thread and wait until it is done. Raises the error of a failed task."""
         if self._is_closed:
             raise ResourceError("the verifier pool was closed")
         self._inbox.put(task)
@@ -95,7 +98,10 @@ class ProcessPool:
             raise task.error
 
     def _run(self) -> None:
-        """Run the thread that owns the child processes, until the pool is closed. It calls all methods below."""
+        """Run the loop of the thread that owns the child processes, until the pool of verifier processes is closed.
+
+        All methods that follow this one in the class run in this thread.
+        """
         while not self._is_closed:
             try:
                 self._hand_out_texts()
@@ -108,7 +114,10 @@ class ProcessPool:
         self._fail_everything(ResourceError("the verifier pool was closed"))
 
     def _hand_out_texts(self) -> None:
-        """Send a batch of a task's texts to the child process whose turn it is, unless it is busy."""
+        """Send the texts of waiting scoring tasks, a batch at a time, to the child process that gets new texts.
+
+        Nothing is sent while this child is busy.
+        """
         children = self._children
         while self._inbox.arrived:
             self._tasks.append(self._inbox.arrived.popleft())
@@ -128,7 +137,7 @@ class ProcessPool:
     def _next_task(self) -> ScoringTask:
         """Return the scoring task whose texts are next: the oldest one, or the oldest that the current child may score.
 
-        The second rule holds while this child process serves one prompt alone.
+        The second rule holds while the current child process serves one prompt alone.
         """
         front = self._children.front
         if front is not None and front.isolation.prompt is not None:
@@ -242,7 +251,7 @@ class ProcessPool:
         self._children.set_front_aside()
 
     def _take_back(self, child: ChildProcess) -> None:
-        """Take back all texts of a child process, and put them before the texts that wait for scoring."""
+        """Take back all texts that a child process has, and put them before the texts that wait for scoring."""
         task = child.task
         assert task is not None, "only a child with a task has texts"
         if child.indices and not task.waiting:

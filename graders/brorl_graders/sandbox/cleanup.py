@@ -43,9 +43,9 @@ def kill_run(pid: int, confinement: Confinement, processes: int) -> int:
 
 
 def run_in_copy(work: Callable[[], bool | None]) -> bool:
-    """Run `work` in a fork of this process and return its answer.
+    """Run the function `work` in a fork of this process, and return its answer.
 
-    So the names of a program's files stay out of the memory that the next program gets a copy of.
+    So the file names that a program chose stay out of this process's memory, which the next program gets a copy of.
     """
     return wait_for_copy(start_copy(work))
 
@@ -71,10 +71,10 @@ def wait_for_copy(copy: int) -> bool:
 
 
 def empty_folder(folder: str) -> None:
-    """Remove everything in the scratch folder, where it is no mount that has gone with the run.
+    """Remove everything in the scratch folder of sandboxed programs.
 
-    Folders may be nested a thousand deep and have no permissions. So each is renamed to the top level, and then its
-    files are removed.
+    This is for a folder without a mount of its own that would go with the run. Folders may be nested a thousand deep
+    and have no permissions. So each is renamed to the top level, and then its files are removed.
     """
     prefix = secrets.token_hex(8)
     number = 0
@@ -97,7 +97,7 @@ def empty_folder(folder: str) -> None:
 
 
 def has_room_left(folder: str, limit: int) -> bool:
-    """Return whether the scratch folder is within `limit` bytes, with at least one block counted for each file.
+    """Return whether the sandbox's scratch folder holds at most `limit` bytes, with at least one block for each file.
 
     A folder that cannot be read counts as above the limit.
     """
@@ -125,7 +125,7 @@ def _add_sizes(folder: str, folders: list[str]) -> int:
 
 
 def _wait_for_all(statuses: dict[int, int], is_certain: bool) -> bool:
-    """Return whether this process has no child left, and add the wait status of each that has ended.
+    """Return whether this process has no child left, and add the wait status of each ended child to `statuses`.
 
     With `is_certain` all children will end, and the function waits for them.
     """
@@ -141,10 +141,10 @@ def _wait_for_all(statuses: dict[int, int], is_certain: bool) -> bool:
 
 
 def _kill(confinement: Confinement, processes: int) -> None:
-    """Send SIGKILL to every process of the run.
+    """Send SIGKILL to every process of a sandboxed program.
 
-    One system call does it where the run has a pid namespace or a user of its own. Otherwise the processes are found as
-    descendants of this one, which is their subreaper (PR_SET_CHILD_SUBREAPER).
+    One system call does it where the program has a pid namespace or a user of its own. Otherwise the processes are
+    found as descendants of this one, which is their subreaper (PR_SET_CHILD_SUBREAPER).
     """
     if confinement.layers.pid:
         assert os.getpid() == 1, "process 1 of its own namespace: -1 reaches nobody else's processes"
@@ -167,7 +167,10 @@ def _kill_all() -> None:
 
 
 def _kill_user(user: int) -> None:
-    """Kill all processes of the programs' user, who has no others, from a fork that becomes this user."""
+    """Kill all processes of the user that sandboxed programs run as, from a fork that becomes this user.
+
+    This user has no other processes.
+    """
     killer = os.fork()
     if killer:
         os.waitpid(killer, 0)
@@ -258,7 +261,10 @@ def remove_left() -> None:
 
 
 def _lock_folder(path: str) -> int | None:
-    """Lock a folder and return its file descriptor, or None when it is locked by another process or missing."""
+    """Lock a sandbox's folder and return its file descriptor.
+
+    Returns None when the folder is missing or another process has locked it.
+    """
     try:
         file = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:

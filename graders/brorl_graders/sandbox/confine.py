@@ -49,9 +49,9 @@ BUBBLEWRAP_OPTIONS = ("--unshare-all", "--as-pid-1", "--die-with-parent", "--new
 
 
 def readable_paths(extra: Sequence[str] = ()) -> list[str]:
-    """Return the paths that programs may read: system libraries, this interpreter with its packages, and `extra`.
+    """Return the paths that sandboxed programs may read: system libraries, the interpreter with packages, and `extra`.
 
-    A symbolic link comes with its target. No returned path lies below another.
+    The interpreter is that of this process. A symbolic link comes with its target. No returned path lies below another.
     """
     readable: set[str] = set()
     for path in (*SYSTEM, sys.base_prefix, sys.prefix, *extra):
@@ -65,13 +65,13 @@ def readable_paths(extra: Sequence[str] = ()) -> list[str]:
 
 
 def scratch_path(readable: Sequence[str]) -> str:
-    """Return the path of the scratch folder in the new root, where it hides nothing that programs may read."""
+    """Return the path of the scratch folder in the sandbox's root, where it hides nothing that programs may read."""
     hides = any(Path(path).is_relative_to(SCRATCH) for path in readable)
     return OTHER_SCRATCH if hides else SCRATCH
 
 
 def enter_namespaces(settings: dict[str, Any]) -> tuple[Layers, int]:
-    """Enter every namespace that this kernel allows, and return (layers, user id of the programs).
+    """Enter every namespace that this kernel allows, and return (isolation layers, user id of sandboxed programs).
 
     Namespaces in `without` of the settings are skipped. The pid namespace takes effect for the next child only.
     `folder` is empty and becomes the place of the new root. The process exits with `NO_USERS` when it got a user
@@ -100,7 +100,7 @@ def enter_namespaces(settings: dict[str, Any]) -> tuple[Layers, int]:
 
 
 def mount_scratch(scratch: str, mib: int) -> None:
-    """Mount an empty scratch folder of `mib` MiB in a new mount namespace of this process."""
+    """Mount an empty scratch folder of `mib` MiB for a program in a new mount namespace of this process."""
     linux.unshare(linux.CLONE_NEWNS)
     flags = linux.MS_NOSUID | linux.MS_NODEV
     linux.mount("tmpfs", scratch, "tmpfs", flags, f"size={mib}m,nr_inodes=2048,mode=1777")
@@ -226,7 +226,7 @@ def may_use_bubblewrap(without: Sequence[str]) -> bool:
     """Return whether bubblewrap is installed and may be tried.
 
     It may not be tried as root: bubblewrap has no second user for root, so the limit of processes would not work. Nor
-    may it when `without` has a layer that it always makes.
+    may it be tried when `without` leaves out an isolation layer that bubblewrap always makes.
     """
     if os.getuid() == 0 or shutil.which(BUBBLEWRAP) is None:
         return False
@@ -241,7 +241,8 @@ def bubblewrap_command(
 ) -> list[str]:
     """Return the command line that runs `command` in bubblewrap as process 1 of new namespaces.
 
-    Its root has the content that `_make_root` gives. The process dies with its parent.
+    As without bubblewrap, the root is read-only, with a few devices and an empty scratch folder (`_make_root`). The
+    process dies with its parent.
     """
     options = [shutil.which(BUBBLEWRAP) or BUBBLEWRAP, *BUBBLEWRAP_OPTIONS]
     for path in readable:

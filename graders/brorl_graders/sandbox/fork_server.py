@@ -35,7 +35,7 @@ OUT_OF_MEMORY_SCORE = "800"
 
 
 def main(arguments: list[str]) -> None:
-    """Isolate this process, report the layers of the sandbox to the owner, and serve its requests."""
+    """Isolate the sandbox's fork server, report the isolation layers to the sandbox's owner, and serve its requests."""
     owner = socket.socket(fileno=int(arguments[0]))
     settings = json.loads(arguments[1])
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> None:
 
 
 def serve(owner: socket.socket, confinement: Confinement, processes: int) -> None:
-    """Run programs for the owner of the sandbox until it closes its end of the socket."""
+    """Run programs for the owner of the sandbox until the owner closes its end of the socket."""
     gc.collect()
     gc.freeze()
     while True:
@@ -89,7 +89,7 @@ def run(
     confinement: Confinement,
     processes: int,
 ) -> int:
-    """Run one program to its end, clean up after it, and return its wait status."""
+    """Run one sandboxed program to its end, clean up after it, and return its wait status."""
     pid = os.fork()
     if pid == 0:
         program_process.run_program(files, seconds, confinement)
@@ -105,8 +105,9 @@ def run(
 def _wait_for_end(pid: int, owner: socket.socket, confinement: Confinement) -> None:
     """Wait until a sandboxed program has ended or must end.
 
-    It must end when the owner says so or has exited, or when its files are too large together, where no mount limits
-    them. Files are counted while the program runs. A program can make a count slow, so nothing waits for one.
+    It must end when the sandbox's owner says so or has exited. Where no mount limits the program's files, it must also
+    end when they are too large together. Files are counted while the program runs. A program can make a count slow, so
+    nothing waits for one.
     """
     process = os.pidfd_open(pid)
     poll = select.poll()
@@ -133,7 +134,10 @@ class _Count:
         self._begin()
 
     def is_above_limit(self) -> bool:
-        """Return whether the last finished count of scratch bytes is above the limit, and start the next count."""
+        """Return whether the last finished count of bytes in the scratch folder is above the limit.
+
+        Then starts the next count. While a count is not finished, the answer is no.
+        """
         poll = select.poll()
         poll.register(self._file, select.POLLIN)
         if not poll.poll(0):
@@ -144,7 +148,7 @@ class _Count:
         return not is_within
 
     def close(self) -> None:
-        """End the count of scratch bytes that is running."""
+        """End the running count of the bytes in the scratch folder."""
         os.close(self._file)
         os.kill(self._copy, signal.SIGKILL)
         os.waitpid(self._copy, 0)
@@ -208,7 +212,7 @@ def _confinement(layers: Layers, user: int, settings: dict[str, Any]) -> Confine
 
 
 def _harden_process() -> None:
-    """Prepare the fork server's process for its forks, and keep programs from inspecting or signalling it."""
+    """Prepare the sandbox's fork server for its forks, and keep programs from inspecting or signalling it."""
     linux.prctl(linux.PR_SET_DUMPABLE, 0)
     linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)  # without a pid namespace, orphans become children of this process
     linux.drop_bounding_set()

@@ -104,7 +104,7 @@ class ProgramEnd(Peer):
         raise KeyError(kind)
 
     def result_data(self, call: Callable[..., Any], result: Any, arguments: list[Any]) -> Any:
-        """Return a call's result as JSON data for the judge.
+        """Return the result of a function call as JSON data for the judge process.
 
         An instance of a class with methods stays in this process, even when the class derives from a plain type.
         """
@@ -120,12 +120,15 @@ class ProgramEnd(Peer):
         return text
 
     def _names(self, *names: str) -> list[list[Any]]:
-        """Return [name, value] for those of these names that the program defines."""
+        """Return [name, value] for those of the given names that the sandboxed program defines."""
         values = vars(self._module)
         return [[name, values[name]] for name in names if name in values]
 
     def _object(self, name: str, attributes: dict[str, Any]) -> Any:
-        """Rebuild an object of the judge here: an instance of the program's class of that name or of an empty class."""
+        """Rebuild an object that the judge process has sent to the process of the sandboxed program.
+
+        It becomes an instance of the program's class of that name, or of an empty class.
+        """
         kind = vars(self._module).get(name)
         if not isinstance(kind, type):
             kind = type(
@@ -154,7 +157,7 @@ class _JudgesFunction:
 
 
 def _has_methods(kind: type) -> bool:
-    """Return whether a class of the program has public methods of its own."""
+    """Return whether a class of the sandboxed program has public methods of its own."""
     if kind.__module__ in sys.stdlib_module_names:
         return False
     return any(inspect.isfunction(value) for name, value in vars(kind).items() if not name.startswith("_"))
@@ -187,10 +190,10 @@ def run(
     channels: Sequence[int],
     max_line: int,
 ) -> int:
-    """Run a program with its tests in this process, and return the exit code that Python would have.
+    """Run a sandboxed program with its tests in this process, and return the exit code that Python would have.
 
-    `report_to` is the file descriptor for reports. `channels` are those by which program and judge talk, in lines of at
-    most `max_line` bytes.
+    `report_to` is the file descriptor for reports. `channels` are the file descriptors by which program and judge talk,
+    in lines of at most `max_line` bytes.
     """
     _open_streams()
     report = _make_reporter(report_to)
@@ -217,7 +220,7 @@ def run(
 
 
 def _execute_program(program: dict[str, Any], module: types.ModuleType) -> None:
-    """Run setup and program one after the other, since `from __future__` must come first in the program."""
+    """Run the setup code and then the program, since `from __future__` must come first in the program."""
     builtins.open = _open_file
     for name in ("setup", "source"):
         source = program[name]
@@ -254,7 +257,7 @@ def _report_call(
 
 
 def _run_guarded(work: Callable[[], object], report: Report, index: int) -> int:
-    """Run a part of the program, report its exception as an error, and return the exit code that Python would have."""
+    """Run a part of a sandboxed program, report its exception, and return the exit code that Python would have."""
     try:
         work()
     except SystemExit as end:
@@ -278,7 +281,7 @@ def _make_reporter(file: int) -> Report:
 
 
 def _open_streams() -> None:
-    """Open the standard streams over the run's file descriptors, as a new interpreter does."""
+    """Open the standard streams of a sandboxed program over its file descriptors, as a new interpreter does."""
     sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115

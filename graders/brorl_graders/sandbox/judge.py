@@ -49,7 +49,7 @@ class JudgeEnd(Peer):
         self._kinds: dict[str, type[Remote]] = {}
 
     def names(self, names: list[str]) -> dict[str, Any]:
-        """Return the program's values for these names, as far as it defines them."""
+        """Return the values of these names in the sandboxed program, without the names that it does not define."""
         answer: dict[str, Any] = dict(self.call("names", names, {}))
         values: dict[str, Any] = {}
         for name in names:  # only requested names, whatever the program sends
@@ -106,7 +106,7 @@ class JudgeEnd(Peer):
         raise KeyError(kind)
 
     def _function(self, value: Callable[..., Any]) -> dict[str, Any]:
-        """Return JSON data that identifies a function of the judge.
+        """Return JSON data that identifies a function of the judge process to the program's process.
 
         This is its import path where the program's process has the function too, otherwise a number.
         """
@@ -124,7 +124,7 @@ class JudgeEnd(Peer):
         return self._remotes[number]
 
     def _error(self, number: int, name: str, base: dict[str, Any]) -> type[BaseException]:
-        """Return a class of this process that represents an exception class of the program."""
+        """Return a class of the judge process that represents an exception class of the sandboxed program."""
         if number not in self._errors:
             parent = self.find(*base.popitem())
             methods = {
@@ -240,9 +240,9 @@ def _is_plain_method(name: str) -> bool:
 
 
 def _find_class(path: str) -> Any:
-    """Return a class that both processes have: a built-in type or an exception of the standard library.
+    """Return a class that the program's process and the judge's both have: a built-in type or a library exception.
 
-    Raises KeyError for any other path.
+    Exceptions are those of the standard library. Raises KeyError for any other path.
     """
     module, _, name = path.rpartition(".")
     if module not in sys.modules:
@@ -265,9 +265,9 @@ def run(
     max_line: int,
     report: Report,
 ) -> None:
-    """Judge programs by the test scripts, one program after another, until the owner sends no more orders.
+    """Run test scripts against one program after another, until the owner of the judge process sends no more orders.
 
-    The last of `channels` brings the orders `[program, indices of scripts]`. Each program has two others of them, to
+    The last of `channels` brings the orders `[program, indices of scripts]`. Each program has two other channels, to
     read from and to write to. After each order `["end", null, -1]` is reported.
     """
     with open(channels[-1], encoding="ascii") as orders:
@@ -305,7 +305,7 @@ def _find_problem(
     setup: str,
     end: JudgeEnd,
 ) -> str | None:
-    """Return why a test script fails for the program, or None when it passes."""
+    """Return why a test script fails for the sandboxed program, or None when it passes."""
     try:
         _run(script, setup, end)
     except SystemExit as error:
@@ -351,7 +351,7 @@ def _run(
 
 
 def _copy_arguments(value: Any) -> Any:
-    """Return a copy of a list or tuple of arguments, which a program may change, or any other value itself."""
+    """Return a copy of a list or tuple of test arguments, which a program may change, or any other value itself."""
     return copy.deepcopy(value) if isinstance(value, list | tuple) else value
 
 
@@ -385,7 +385,7 @@ def _test_functions(namespace: dict[str, Any]) -> Iterator[Callable[[], object]]
 def _refuse_empty_arrays(source: str) -> None:
     """Have NumPy's comparisons fail when only one of the arrays is empty, although NumPy finds them equal.
 
-    `source` is the script. The functions of `numpy.testing` are loaded and changed only when it uses them.
+    `source` is the test script. The functions of `numpy.testing` are loaded and changed only when the script uses them.
     """
     numpy = sys.modules.get("numpy")
     if numpy is None:

@@ -57,8 +57,8 @@ class Judge:
     ) -> list[list[Any]]:
         """Run a program against the test scripts of these indices, and return the judge's reports, one for each script.
 
-        Each script has the time limit, and all together `seconds`. There are fewer reports when the program or the
-        judge ended early.
+        Each script may take the time limit, and all scripts together `seconds`. There are fewer reports when the
+        program or the judge ended early.
         """
         try:
             process = self._process_for(test, seconds)
@@ -128,7 +128,10 @@ class Judge:
         return reports
 
     def _process_for(self, test: ScriptedTest, seconds: float) -> _Process:
-        """Return a judge process for this test that can serve one more program. Raises OSError."""
+        """Return a judge process for this test that can serve one more program.
+
+        Raises OSError when the sandbox in which judges run is lost.
+        """
         sandbox = self._sandbox_for(test)
         if self._process is None:
             self._process = _start_judge(

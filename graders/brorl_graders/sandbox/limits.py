@@ -71,15 +71,18 @@ class Layers:
 
     @property
     def shows_own_files(self) -> bool:
-        """True when programs run as the owner's user and Landlock alone keeps them from this user's files."""
+        """True when sandboxed programs run as the owner's user and only Landlock keeps them from this user's files."""
         return not self.mount and not self.own_uid
 
     def gaps(self) -> list[str]:
-        """Return what a program could do that it must not, one text each, and nothing when the sandbox holds."""
+        """Return what a sandboxed program could do that it must not, one text each.
+
+        The list is empty when the sandbox holds.
+        """
         return [meaning for name, meaning in GAPS.items() if name in self.reached]
 
     def __str__(self) -> str:
-        """Return the layers as one line of text.
+        """Return the isolation layers of the sandbox as one line of text.
 
         An example is `sandbox: user+mount+pid+net+ipc+uts namespaces, own uid, no_new_privs, seccomp, rlimits`.
         """
@@ -113,7 +116,7 @@ class OutputPipe:
 
     @property
     def is_within_limit(self) -> bool:
-        """True while the program has written no more than it may."""
+        """True while the sandboxed program has written no more output than it may."""
         return len(self.text) <= self.max_bytes
 
     def read(self) -> bytes:
@@ -159,10 +162,10 @@ def watch_output(
     times: TimeLimits,
     last_report: bytes = b"",
 ) -> str | None:
-    """Read both pipes of a running program until it ends, must end, or has reported the line `last_report`.
+    """Read both output pipes of a running program until it ends, must end, or has reported the line `last_report`.
 
-    Returns TIMED_OUT or TOO_MUCH_OUTPUT when the program must end. Returns None when the fork server has a message,
-    which means that the program has ended, and after `last_report`.
+    Returns TIMED_OUT or TOO_MUCH_OUTPUT when the program must end. Returns None after `last_report`, and when the fork
+    server has a message, which means that the program has ended.
     """
     last_deadline = time.monotonic() + times.total
     deadline = min(time.monotonic() + times.period, last_deadline)

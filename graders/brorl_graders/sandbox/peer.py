@@ -41,10 +41,10 @@ class Peer(ABC):
         operations: Mapping[str, Callable[..., Any]],
         max_line: int,
     ) -> None:
-        """Open the connection over two file descriptors.
+        """Open a connection between a sandboxed program and its judge over two file descriptors.
 
-        The other end may call `operations` by name, and by number what this end has sent it. A message of more than
-        `max_line` bytes ends the connection.
+        The other end may call `operations` by name, and by number what this end has sent it. A message of
+        more than `max_line` bytes ends the connection.
         """
         self._reader = open(read_from, "rb")  # noqa: SIM115 open until the process exits
         self._write_to = write_to
@@ -60,7 +60,7 @@ class Peer(ABC):
         arguments: Sequence[Any],
         options: Mapping[str, Any],
     ) -> Any:
-        """Call a function of the other process and return its result.
+        """Call a function of the process at the other end of the connection, and return its result.
 
         Raises what the function raised, and PeerGoneError when the other process has exited.
         """
@@ -83,7 +83,7 @@ class Peer(ABC):
             self._serve_call(message)
 
     def serve(self) -> None:
-        """Serve the calls of the other process until it has exited."""
+        """Serve the calls of the process at the other end of the connection until that process has exited."""
         while True:
             try:
                 message = self._receive()
@@ -93,11 +93,14 @@ class Peer(ABC):
 
     @abstractmethod
     def keep(self, value: Any) -> dict[str, Any]:
-        """Return JSON data by which the other process can refer to a value that is not plain data."""
+        """Return JSON data by which the other process (program or judge) can refer to a value that is not plain."""
 
     @abstractmethod
     def find(self, kind: str, content: Any) -> Any:
-        """Return the value that a reference in JSON data from the other process means. Raises KeyError."""
+        """Return the value that a reference in JSON data from the other process (program or judge) means.
+
+        Raises KeyError when there is no such value.
+        """
 
     def to_data(self, value: Any) -> Any:
         """Convert a value to JSON data that the other process (program or judge) can read."""
@@ -108,11 +111,17 @@ class Peer(ABC):
         return decode(data, self.find)
 
     def take_printed(self) -> str:
-        """Return what was printed in this process since the last message, for the other process to print."""
+        """Return what was printed in this process since the last message, for the other process to print.
+
+        This process and the other one are a sandboxed program and its judge.
+        """
         return ""
 
     def number_of(self, value: Any) -> int:
-        """Return the number by which the other process refers to a value of this one. The first call assigns it."""
+        """Return the number by which the other process (program or judge) refers to a value of this process.
+
+        The first call for a value assigns its number.
+        """
         number = self._numbers.get(id(value))
         if number is None:
             number = len(self._kept)
@@ -121,11 +130,11 @@ class Peer(ABC):
         return number
 
     def find_kept(self, number: int) -> Any:
-        """Return the value of this process that has a number which the other process sent."""
+        """Return the value of this process to which the other process (program or judge) refers by a number."""
         return self._kept[number]
 
     def error_class(self, kind: type) -> dict[str, Any]:
-        """Return JSON data that describes an exception class to the other process.
+        """Return JSON data that describes an exception class to the other process (program or judge).
 
         A class of the standard library is sent by name, and any other as a number, its name and its base class.
         """
@@ -140,7 +149,10 @@ class Peer(ABC):
         }
 
     def _serve_call(self, message: list[Any]) -> None:
-        """Execute a function call that the other process has sent, and send back the result or the exception."""
+        """Execute a function call that the other process (program or judge) has sent, and send back the result.
+
+        Sends the exception instead when the function raises one.
+        """
         try:
             _, function, data, named = message
             call = self._operations[function] if isinstance(function, str) else self._kept[function]
@@ -164,7 +176,7 @@ class Peer(ABC):
         return self.to_data(argument) if type(argument) in MUTABLE else None
 
     def result_data(self, call: Callable[..., Any], result: Any, arguments: list[Any]) -> Any:
-        """Return a call's result as JSON data, or its position when it is one of the call's arguments."""
+        """Return the result of a function call as JSON data, or its position when it is one of the call's arguments."""
         for index, argument in enumerate(arguments):
             if result is argument and type(argument) in MUTABLE:
                 return {"argument": index}
@@ -200,9 +212,9 @@ class Peer(ABC):
         ]
 
     def _read_result(self, message: list[Any], arguments: Sequence[Any]) -> Any:
-        """Return the result in the other process's answer to a call, after applying its changes to the arguments.
+        """Return the result of a function call from the answer of the other process (program or judge).
 
-        Raises the exception that the call raised.
+        The changes that the call made to its arguments are applied first. Raises the exception that the call raised.
         """
         try:
             kind = message[0]

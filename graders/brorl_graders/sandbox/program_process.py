@@ -36,7 +36,7 @@ class Confinement(NamedTuple):
 
     @property
     def has_own_scratch(self) -> bool:
-        """True when each run mounts a scratch folder of its own, which disappears with the run."""
+        """True when each run of a program mounts a scratch folder of its own, which disappears with the run."""
         return self.layers.mount and not self.layers.bubblewrap
 
 
@@ -92,7 +92,10 @@ def _connect(stdin: str, printed: int, null: int) -> None:
 
 
 def _confine(confinement: Confinement, seconds: float) -> None:
-    """Isolate this process, apart from the system-call filter, in an order in which each step still has its rights."""
+    """Isolate this process, apart from the system-call filter.
+
+    The order of the steps is one in which each step still has the rights that it needs.
+    """
     os.setsid()
     if confinement.has_own_scratch:
         confine.mount_scratch(confinement.scratch, confinement.limits["scratch_mib"])

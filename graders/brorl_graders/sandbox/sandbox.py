@@ -203,7 +203,7 @@ class Sandbox:
         )
 
     def run(self, program: SandboxProgram, seconds: float | None = None) -> SandboxResult:
-        """Run a program within the limits, all of it within `seconds`, and return its result.
+        """Run a program within the sandbox's limits, all of it within `seconds`, and return its result.
 
         The time limit holds for the program's own code and again for each test. A lost fork server is replaced, and the
         result is LOST.
@@ -264,9 +264,9 @@ class Sandbox:
         num_periods: int,
         last_report: bytes = b"",
     ) -> str | None:
-        """Read a program's output until it ends, must end, or has written the line `last_report`.
+        """Read a program's output until the program ends, must end, or has written the line `last_report`.
 
-        Returns why it must end, or None when it need not be ended.
+        Returns why the program must end, or None when it need not be ended.
         """
         period = min(self.limits.seconds, seconds)
         times = TimeLimits(period, seconds, num_periods)
@@ -294,7 +294,7 @@ class Sandbox:
 
     @contextmanager
     def _pipes(self) -> Iterator[tuple[OutputPipe, OutputPipe]]:
-        """Yield the pipes for a program's prints and reports, and close them afterwards."""
+        """Yield the pipes for a sandboxed program's prints and reports, and close them afterwards."""
         printed = self.pipe()
         reported = self.pipe()
         try:
@@ -304,7 +304,7 @@ class Sandbox:
             reported.close()
 
     def pipe(self) -> OutputPipe:
-        """Return a new pipe for a program's output, with the limit of the sandbox."""
+        """Return a new pipe for a program's output, with the sandbox's limit on the output."""
         return OutputPipe(self.limits.output_kib * 1024)
 
     def _replace(self, error: Exception) -> None:
@@ -317,7 +317,7 @@ class Sandbox:
         self.layers = replace(self.layers, reached=reached)
 
     def _receive_status(self) -> int:
-        """Wait until no process of the program is alive, and return the program's wait status.
+        """Wait until no process of the sandboxed program is alive, and return the program's wait status.
 
         Raises OSError or EOFError when the fork server is lost.
         """
@@ -328,7 +328,7 @@ class Sandbox:
         return int(answer)
 
     def _start(self) -> None:
-        """Start the sandbox's fork server, in bubblewrap where it works and leaves no gap."""
+        """Start the sandbox's fork server, in bubblewrap where that works and leaves no gap in the isolation."""
         if may_use_bubblewrap(self.without):
             try:
                 self._start_once(self.without, is_wrapped=True)
@@ -346,7 +346,10 @@ class Sandbox:
         self._run_trial()
 
     def _run_trial(self) -> None:
-        """Run the trial program and store the gaps that it finds. Raises SandboxError when it does not finish."""
+        """Run the trial program and store the gaps in the isolation that it finds.
+
+        Raises SandboxError when the trial program does not finish.
+        """
 
         def run(source: str, stdin: str) -> str:
             limits = self.limits
@@ -398,9 +401,9 @@ class Sandbox:
             self._folder.remove()
 
     def _receive_layers(self) -> Layers:
-        """Return the layers that isolate programs, as the fork server reports at its start.
+        """Return the layers that isolate programs, as the sandbox's fork server reports at its start.
 
-        Raises SandboxError when it does not start.
+        Raises SandboxError when the fork server does not start.
         """
         self._control.settimeout(START_LIMIT_S)
         try:
@@ -429,14 +432,14 @@ def run(
 
 
 def _ending_of(status: int) -> str:
-    """Return the ending of a program that the sandbox did not have to stop, from its wait status."""
+    """Return how a program ended that the sandbox did not have to stop, from the program's wait status."""
     if os.WIFSIGNALED(status):
         return KILLED
     return FAILED if os.WEXITSTATUS(status) else FINISHED
 
 
 def parse_reports(reported: bytes) -> list[list[Any]]:
-    """Return the reports that a program has written, up to the first malformed one.
+    """Return the reports that a sandboxed program has written, up to the first malformed one.
 
     A report is `[what, value, index]` with a text and an integer around the encoded value.
     """

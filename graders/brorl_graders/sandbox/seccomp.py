@@ -246,7 +246,7 @@ def _refuse(number: int, error: int = errno.EPERM) -> list[bytes]:
 
 
 def _inspect(number: int, refuse_if_next: bytes, argument: int = 0) -> list[bytes]:
-    """Return seccomp instructions that refuse a system call by one of its arguments.
+    """Return seccomp instructions that refuse a system call depending on one of its arguments.
 
     `refuse_if_next` tests the argument: it continues to the refusal or jumps over it.
     """

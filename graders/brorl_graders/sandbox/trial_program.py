@@ -37,20 +37,20 @@ def raise_if_refused(result: int) -> None:
 
 
 def open_file(path: str, mode: str) -> None:
-    """Open a file in this mode, to find out whether that is allowed."""
+    """Open a file in this mode, to find out whether the sandbox allows it."""
     with open(path, mode, encoding="utf-8"):
         return
 
 
 def connect(family: int, address: object) -> None:
-    """Connect to a listening socket, to find out whether that is allowed."""
+    """Connect to a listening socket, to find out whether the sandbox allows it."""
     with socket.socket(family) as client:
         client.settimeout(1)
         client.connect(address)  # type: ignore[arg-type]
 
 
 def send_datagram() -> None:
-    """Send a UDP datagram to the loopback interface, to find out whether that is allowed."""
+    """Send a UDP datagram to the loopback interface, to find out whether the sandbox allows it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         client.sendto(b"x", ("127.0.0.1", 9))
 
@@ -80,7 +80,10 @@ def start_processes(most: int) -> int:
 
 
 def main() -> None:
-    """Make all attempts and print which of them succeed, last those that may kill this process."""
+    """Attempt everything that sandboxed programs must not do, and print which attempts succeed.
+
+    The attempts that may kill this process come last.
+    """
     targets = json.load(sys.stdin)
     file = targets["file"]
     process = targets["process"]

@@ -91,7 +91,7 @@ def encode(value: Any) -> str:
 
 
 def decode(data: Any, find: Find | None = None) -> Any:
-    """Convert parsed JSON of `encode` into a value. Raises NotPlainError.
+    """Convert parsed JSON from `encode` into a value. Raises NotPlainError when the JSON is no encoded value.
 
     `find` returns the value for data that is not plain, by kind and content.
     """
@@ -102,9 +102,9 @@ def decode(data: Any, find: Find | None = None) -> Any:
 
 
 def as_json(data: Any) -> Any:
-    """Convert parsed JSON of `encode` into the types that JSON has: tuples become lists, and keys become texts.
+    """Convert parsed JSON from `encode` into the types that JSON has: tuples become lists, and keys become texts.
 
-    A set has no JSON form and becomes a `NoJson`. Raises NotPlainError.
+    A set has no JSON form and becomes a `NoJson`. Raises NotPlainError when the JSON is no encoded value.
     """
     try:
         return _as_json(data)
@@ -113,7 +113,10 @@ def as_json(data: Any) -> Any:
 
 
 def to_data(value: Any, keep: Keep) -> Any:
-    """Convert a value to JSON data that keeps Python's types apart, with `keep` for values that are not plain."""
+    """Convert a value to JSON data that keeps Python's types apart.
+
+    `keep` returns the JSON data for a value that is not plain.
+    """
     kind = type(value)
     if kind in SIMPLE:
         return value

@@ -73,7 +73,7 @@ class KnownAnswers:
             self._record = path.open("a", buffering=1, encoding="utf-8")
 
     def find(self, key: bytes) -> KnownAnswer | None:
-        """Return a service's known answer for a hash of prompt and text, or None."""
+        """Return the known answer of a scoring service for a hash of prompt and text, or None."""
         if key in self.answers:
             self.answers.move_to_end(key)
         return self.answers.get(key)
@@ -85,7 +85,7 @@ class KnownAnswers:
         score: float,
         reason: str,
     ) -> None:
-        """Store a service's answer in the cache and in the record file."""
+        """Store an answer of a scoring service in the cache and in the record file."""
         self._remember(key, KnownAnswer(score, reason[:MAX_KEPT]))
         if self._record is not None:
             row = {
@@ -132,7 +132,7 @@ def _record_files(replay: str) -> list[Path]:
 
 
 def _read_answers(path: Path) -> Iterator[tuple[bytes, KnownAnswer]]:
-    """Yield the answers of a record file with their hashes, without a line that was written halfway."""
+    """Yield the answers of scoring services in a record file with their hashes, without a half-written line."""
     with path.open(encoding="utf-8") as lines:
         for line in lines:
             try:
@@ -189,17 +189,20 @@ class RemoteScores:
         self._client = self._wait_for(self._make_client())
 
     def judge(self, call: ServiceCall, texts: Sequence[str]) -> Verdicts:
-        """Ask a service or judge about each text, and return the scores with reasons.
+        """Ask a scoring service or judge about each text, and return the scores with reasons.
 
         A score is None where the service failed and `rewards.services.on_failure` is `fail`. Raises ServiceError where
-        it is `stop`, and ConfigError where a key is missing.
+        it is `stop`, and ConfigError where an API key is missing.
         """
         work = self._judge(call, texts)
         scored: Verdicts = self._wait_for(work)
         return scored
 
     def take_usage(self) -> dict[str, float]:
-        """Return counts of requests to services since the last call, by the names of metrics without their group."""
+        """Return counts of requests to scoring services since the last call of this method, by the name of the metric.
+
+        The names come without the group of the metric.
+        """
         with self._lock:
             now = self.counts + self._client.counts
             now_s = self._client.request_s
@@ -257,7 +260,7 @@ class RemoteScores:
         return _in_order(items, scores)
 
     async def _ask(self, call: ServiceCall, items: Sequence[ServiceItem]) -> None:
-        """Send one request to a service about these texts, and give each text its score or a failure."""
+        """Send one request about these texts to a scoring service, and give each text its score or a failure."""
         try:
             reply = await self._request(call, items)
         except (ServiceError, ConfigError) as error:
@@ -332,7 +335,7 @@ class RemoteScores:
 
 
 def _make_items(call: ServiceCall, texts: Sequence[str]) -> list[ServiceItem | None]:
-    """Return a question to the service for each text, or None for a text in which the service would see nothing."""
+    """Return a question to the scoring service for each text, or None for a text of which it would see nothing."""
     endpoint = call.endpoint
     context = [asdict(endpoint), call.payload, list(call.prompt)]
     beginning = json.dumps(context, sort_keys=True, default=str)
@@ -354,7 +357,7 @@ def _in_order(
     items: Sequence[ServiceItem | None],
     by_key: Mapping[bytes, ServiceScore],
 ) -> Verdicts:
-    """Return scores and reasons in the order of the texts.
+    """Return the scores and reasons of a scoring service in the order of the scored texts.
 
     Raises the error of a failed service where settings say that it ends the run.
     """

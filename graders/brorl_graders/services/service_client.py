@@ -55,7 +55,7 @@ class ServiceClient:
         headers: Mapping[str, str],
         read: Callable[[Any], Read],
     ) -> Read:
-        """Send a request to a service, with retries, and return what `read` makes of the JSON reply.
+        """Send a request to a scoring service, with retries, and return what `read` makes of the JSON reply.
 
         A ServiceReplyError that `read` raises counts as a failed attempt. Raises ServiceError when attempts or time are
         used up.
@@ -85,7 +85,7 @@ class ServiceClient:
         raise ServiceError(f"{shown_url(url)}: {reason}")
 
     async def close(self) -> None:
-        """Close the connections to services."""
+        """Close the connections to scoring services."""
         await self._http.aclose()
 
     async def _attempt(
@@ -95,7 +95,7 @@ class ServiceClient:
         headers: Mapping[str, str],
         end: float,
     ) -> Any:
-        """Send a request to a service once, and return the JSON of the reply.
+        """Send a request to a scoring service once, and return the JSON of the reply.
 
         Raises AttemptError, or ServiceError where another attempt would be refused too.
         """
@@ -142,7 +142,7 @@ class ServiceClient:
 
 
 def check_endpoint(endpoint: Endpoint) -> None:
-    """Send an empty request to a service, to find errors before anything expensive starts.
+    """Ask a scoring service or judge for a reply, to find errors before anything expensive starts.
 
     Raises ConfigError when the service cannot be reached or refuses the key.
     """

@@ -112,7 +112,7 @@ def numbers_in(text: str) -> Counter[Fraction]:
 
 
 def uses_only(text: str, symbols: Collection[str]) -> bool:
-    """Return whether an arithmetic expression uses no binary operations but these.
+    """Return whether an arithmetic expression uses no binary operations but those in `symbols`.
 
     `symbols` are some of `+`, `-`, `*` and `/`.
     """
@@ -189,10 +189,10 @@ def _value(
     names: Mapping[str, Any],
     functions: Mapping[str, Function],
 ) -> Any:
-    """Return the value of a parsed expression.
+    """Return the value of a parsed arithmetic expression.
 
-    `number`, `operators` and `functions` compute its numbers, operations and calls. `names` holds the values of its
-    names. Raises one of `VALUELESS` if it has no value.
+    `number`, `operators` and `functions` compute the expression's numbers, operations and calls. `names` holds the
+    values of its names. Raises one of `VALUELESS` if the expression has no value.
     """
     values: dict[ast.AST, Any] = {}
     for node in reversed(list(ast.walk(tree))):  # reversed breadth-first order: children come before parents
@@ -226,7 +226,7 @@ def _context() -> Any:
 
 @cache
 def _operators() -> dict[type[ast.operator], Function]:
-    """Return the arithmetic operators for numbers of `_context()`.
+    """Return the arithmetic operators for mpmath numbers, by their kind in a Python syntax tree.
 
     A power of more than `MAX_POWER_BITS` bits raises OverflowError.
     """
@@ -250,7 +250,7 @@ def _operators() -> dict[type[ast.operator], Function]:
 
 @cache
 def _functions() -> dict[str, Function]:
-    """Return the functions that an antiderivative may call, by SymPy's names, for numbers of `_context()`.
+    """Return the functions that an antiderivative may call, by SymPy's names, for mpmath numbers.
 
     An argument above `MAX_ARGUMENT` raises OverflowError.
     """

@@ -45,9 +45,9 @@ JudgePart = Callable[[Part, Sequence[str]], Verdicts]
 
 
 def parts_of(payload: Payload) -> list[Part]:
-    """Return the parts of a composition in order.
+    """Return the verifiers that a composition combines, in order, with their weights and payloads.
 
-    Options that are no object count as none: `check` reports them.
+    Options of a verifier that are no JSON object count as none: `check` reports them.
     """
     shared = {key: value for key, value in payload.items() if key not in ("parts", "mode")}
     parts = []
@@ -63,9 +63,9 @@ def parts_of(payload: Payload) -> list[Part]:
 
 
 def check(payload: Payload) -> Iterator[str]:
-    """Yield what is wrong with the payload of a composition.
+    """Yield what is wrong with the payload of a composition of several verifiers.
 
-    It does not look at what the verifiers of its parts need.
+    What the combined verifiers themselves need is not checked.
     """
     yield from check_choices(payload, KEYS)
     parts: Any = payload.get("parts")
@@ -84,10 +84,10 @@ def check(payload: Payload) -> Iterator[str]:
 
 
 def judge_by_parts(payload: Payload, texts: Sequence[str], judge_part: JudgePart) -> Verdicts:
-    """Score texts by the parts of a composition, and return the combined verdicts.
+    """Score texts of responses by the verifiers of a composition, and return the combined verdicts.
 
-    `judge_part` scores texts by one part. Parts are asked in order, and only about texts that are still undecided. The
-    reason of a score lists the scores of the parts that were asked.
+    `judge_part` scores texts by one part, which is a verifier with its weight. Parts are asked in order, and only about
+    texts that are still undecided. The reason of a score lists the scores of the parts that were asked.
     """
     mode = payload.get("mode", MODES[0])
     weights: list[float] = []
@@ -122,21 +122,21 @@ def _reasons(verdicts: Verdicts) -> list[str]:
 
 
 def _is_decided(mode: str, weights: Sequence[float], scores: Sequence[float]) -> bool:
-    """Return whether the combined score is final, so that no further part of the composition can change it."""
+    """Return whether a composition's score is final, so that no further verifier of the composition can change it."""
     if not math.isfinite(scores[-1]):
         return True
     return mode != "sum" and combine_scores(mode, weights, scores) == 0
 
 
 def describe_score(verifier: str, score: float, reason: str) -> str:
-    """Return the text by which a composition reports the score and the reason of one part."""
+    """Return the text by which a composition reports the score and the reason of one of its verifiers."""
     return f"{verifier} {score:g} {reason}".rstrip()
 
 
 def combine_scores(mode: str, weights: Sequence[float], scores: Sequence[float]) -> float:
-    """Return the combined score of parts with these weights.
+    """Return the combined score of a response from the scores and weights of a composition's verifiers.
 
-    `scores` may be shorter than `weights`: parts after one that decided the result were not asked.
+    `scores` may be shorter than `weights`: verifiers after one that decided the result were not asked.
     """
     total = 0.0
     product = 1.0

@@ -15,9 +15,9 @@ KEYS = (ANSWER,)
 
 
 def score(payload: Payload, response: str) -> float:
-    """Return 1.0 if the answer in a response is the text of `payload["answer"]`, or of one of its texts, else 0.0.
+    """Return 1.0 if the answer in a response is the reference answer, or one of several reference answers, else 0.0.
 
-    Runs of white space count as one space.
+    The reference is `payload["answer"]`, a text or several texts. Runs of white space count as one space.
     """
     given = read_answer(payload, response)
     if given is None:

@@ -260,7 +260,7 @@ def _option(letter: str, choices: Choices) -> str | None:
 
 
 def _by_text(text: str, choices: Choices) -> str | None:
-    """Return the letter of the one choice that has this text, or None."""
+    """Return the letter of the only choice that has this text, or None if no choice or several have it."""
     plain = [_plain(_plain_text(str(choice))) for choice in choices]
     wanted = _plain(text)
     if plain.count(wanted) != 1:

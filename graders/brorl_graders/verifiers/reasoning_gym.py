@@ -103,7 +103,7 @@ def check(payload: Mapping[str, Any]) -> Iterator[str]:
 
 
 def load() -> None:
-    """Import Reasoning Gym, which takes about a second, before the deadline of a first score runs."""
+    """Import Reasoning Gym, which takes about a second, before the deadline for scoring a first response."""
     import reasoning_gym as library  # noqa: F401
 
 
@@ -129,7 +129,10 @@ def prepare(wanted: str) -> None:
 
 
 def _is_safe(payload: Mapping[str, Any], given: str) -> bool:
-    """Return whether a task that hands answers to SymPy may see this answer. It may always see the entry's own."""
+    """Return whether an answer is safe for its Reasoning Gym task, which may hand answers to SymPy.
+
+    The entry's own answer is always safe.
+    """
     task, metadata = payload["dataset"], payload["metadata"]
     if given == payload["answer"]:
         return True
@@ -143,7 +146,7 @@ def _is_safe(payload: Mapping[str, Any], given: str) -> bool:
 
 
 def _own_verdict(payload: Mapping[str, Any], given: str) -> float | None:
-    """Return the score that this module's rule gives to an answer, or None to leave it to the library."""
+    """Return the score that the verifier's own rule for a task gives to an answer. None: Reasoning Gym scores it."""
     rule = RULES.get(payload["dataset"])
     if rule is None or given == payload["answer"]:
         return None
@@ -168,7 +171,7 @@ def _install_guard() -> None:
 
 
 def _own_texts(entry: Mapping[str, Any]) -> Collection[str]:
-    """Return the texts of an entry that its task may evaluate, besides literals.
+    """Return the texts of a Reasoning Gym entry that its task may evaluate as Python, besides literals.
 
     For example bitwise_arithmetic evaluates its problem and number_sorting its answer.
     """
@@ -188,9 +191,9 @@ def _entry(payload: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=256)
 def _score_answer(dataset: str, config: str) -> Callable[[str, Mapping[str, Any]], float]:
-    """Return the scorer of a Reasoning Gym task with these settings (JSON), by which some tasks score.
+    """Return the scorer of a Reasoning Gym task with these settings (JSON), on which some tasks' scores depend.
 
-    Its dataset generates nothing, so it is cheap to make.
+    The dataset that the scorer belongs to generates nothing, so it is cheap to make.
     """
     from reasoning_gym.factory import create_dataset
 
@@ -198,16 +201,19 @@ def _score_answer(dataset: str, config: str) -> Callable[[str, Mapping[str, Any]
 
 
 def game_of_life_halting(payload: Payload, given: str) -> float | None:
-    """Score an answer that must be one of two words. The library accepts any text as the right one."""
+    """Score an answer that must be one of two words, such as those for whether a program halts.
+
+    Reasoning Gym itself accepts any text as the right word.
+    """
     said = given.strip().casefold()
     wanted = str(payload["answer"]).casefold()
     return float(said == wanted)
 
 
 def complex_arithmetic(payload: Payload, given: str) -> float | None:
-    """Score 0.0 for an answer with "nan" in it, and leave all others to the library.
+    """Score 0.0 for an answer with "nan" in it, and leave all other answers to Reasoning Gym.
 
-    The library accepts "nan" as right, since its distance to every number is below any bound.
+    Reasoning Gym accepts "nan" as right, since its distance to every number is below any bound.
     """
     return 0.0 if NOT_A_NUMBER.search(given) else None
 
@@ -215,7 +221,7 @@ def complex_arithmetic(payload: Payload, given: str) -> float | None:
 def puzzle24(payload: Payload, given: str) -> float | None:
     """Score an arithmetic answer that must use four given numbers and equal 24.
 
-    The library accepts any four numbers of the right size, and 24.9 for 24.
+    Reasoning Gym itself accepts any four numbers of the right size, and 24.9 for 24.
     """
     operators = payload["config"].get("operators", ("+", "-", "*", "/"))
     numbers = payload["metadata"]["numbers"]
@@ -227,7 +233,7 @@ def puzzle24(payload: Payload, given: str) -> float | None:
 def countdown(payload: Payload, given: str) -> float | None:
     """Score an arithmetic answer that must use the given numbers and equal the target.
 
-    The library accepts 500.004 for 500.
+    Reasoning Gym itself accepts 500.004 for 500.
     """
     metadata = payload["metadata"]
     if _reaches(given, metadata["numbers"], metadata["target"]):
@@ -238,7 +244,8 @@ def countdown(payload: Payload, given: str) -> float | None:
 def coin_flip(payload: Payload, given: str) -> float | None:
     """Score a probability by its distance from the right one.
 
-    The library rewards a common prefix of two numbers, so that 0 earns 0.9. It also tries to read 1e999193359375.
+    Reasoning Gym itself rewards a common prefix of two numbers, so that 0 earns 0.9. It also tries to read
+    1e999193359375.
     """
     value = _probability(given.replace(",", ""))
     if value is None:
@@ -249,9 +256,9 @@ def coin_flip(payload: Payload, given: str) -> float | None:
 
 
 def prime_factorization(payload: Payload, given: str) -> float | None:
-    """Score an empty answer, or the number itself as its own factorization, and leave all others to the library.
+    """Score an empty answer, or a number given as its own prime factorization, and leave others to Reasoning Gym.
 
-    The library gives 0.01 for an empty answer, and half for the number of the question.
+    Reasoning Gym gives 0.01 for an empty answer, and half for the number of the question.
     """
     if not given.strip(" ×\n"):
         return 0.0
@@ -266,7 +273,7 @@ def prime_factorization(payload: Payload, given: str) -> float | None:
 def integration(payload: Payload, given: str) -> float | None:
     """Score an antiderivative by comparing its derivative with the integrand at several points.
 
-    The library simplifies the difference. That takes SymPy seconds, and fails for some right answers.
+    Reasoning Gym itself simplifies the difference. That takes SymPy seconds, and fails for some right answers.
     """
     metadata = payload["metadata"]
     constants = [*string.ascii_letters]
@@ -280,9 +287,9 @@ def integration(payload: Payload, given: str) -> float | None:
 
 
 def propositional_logic(payload: Payload, given: str) -> float | None:
-    """Score 0.0 for a formula of more than `MAX_FORMULA` characters, and leave all others to the library.
+    """Score 0.0 for a formula of more than `MAX_FORMULA` characters, and leave all others to Reasoning Gym.
 
-    The library's time grows with the square of the formula's length.
+    Reasoning Gym's time grows with the square of the formula's length.
     """
     return 0.0 if len(given) > MAX_FORMULA else None
 

@@ -92,9 +92,9 @@ class Verifier:
         return Template(self.name)
 
     def load(self, settings: str) -> None:
-        """Import the verifier's libraries, and build what a template's settings describe.
+        """Import the verifier's libraries, and build what `settings` describe, such as a dataset.
 
-        The deadline of the first response would pay for it otherwise.
+        The deadline of the first response would include this time otherwise.
         """
 
     def score(self, payload: Payload, response: str) -> Scored:
@@ -200,7 +200,7 @@ class UserFunction(Verifier):
 
     @cached_property
     def _score(self) -> Score:
-        """The imported function with its parameters filled in.
+        """A user's scoring function, imported and with its parameters filled in.
 
         Raises NotAllowedError if no setting names it, ConfigError if it cannot be imported or refuses its parameters.
         """
@@ -233,7 +233,7 @@ VERIFIERS: dict[str, Verifier] = {verifier.name: verifier for verifier in OURS}
 
 
 def use_names(names: Names) -> None:
-    """Allow the names that the settings give, in this process and in those that it starts from now on.
+    """Allow the verifiers, services and environments that the settings name, in this process and its later children.
 
     Imports none of the named functions: `check_params` does. Raises ConfigError if a service has the name of a verifier
     of this package.
@@ -247,7 +247,7 @@ def use_names(names: Names) -> None:
 def check_params() -> None:
     """Import the users' verifiers that have parameters in the settings, to find wrong parameters at the start.
 
-    Raises ConfigError if one cannot be imported or refuses its parameters. Only workers import those without
+    Raises ConfigError if a verifier cannot be imported or refuses its parameters. Only workers import verifiers without
     parameters, because what they load may be large.
     """
     for name, params in allowed().verifiers.items():
@@ -291,7 +291,7 @@ def find(name: str) -> Verifier:
 
 
 def check_name(name: str) -> None:
-    """Raise unless a verifier has this name and may be used. Imports nothing.
+    """Raise an error unless a verifier has this name and may be used. Imports nothing.
 
     Raises ConfigError for a word that is no verifier, NotAllowedError for an import path or address that no setting
     names.
@@ -371,7 +371,8 @@ def _parts(name: str, payload: Payload) -> Iterator[tuple[Verifier, Payload]]:
 def _verifier(name: str) -> Verifier:
     """Return the verifier of any name, without importing it.
 
-    One that no setting names can be described. Its `load` and `score` raise NotAllowedError before they import it.
+    A verifier that no setting names can be described. Its `load` and `score` raise NotAllowedError before they import
+    it.
     """
     if name in VERIFIERS:
         return VERIFIERS[name]

@@ -50,7 +50,7 @@ _NOT_PROSE = re.compile(  # a formula that is opened twice and closed once begin
 
 
 def check(payload: Payload) -> Iterator[str]:
-    """Yield what is wrong with the payload of a format check."""
+    """Yield what is wrong with the payload of a check of response formats."""
     structure = payload.get("structure")
     code = payload.get("language")
     share = payload.get("max_repetition")
@@ -101,12 +101,12 @@ def score(payload: Payload, response: str) -> float:
 
 
 def load() -> None:
-    """Load the model that tells languages apart."""
+    """Load the model that identifies the language of a text."""
     texts.load_languages()
 
 
 def has_structure(response: str, structure: str, is_think_open: bool = False) -> bool:
-    """Return whether a response has the parts of a structure (a key of `STRUCTURES`), each once and not empty.
+    """Return whether a response has the tags or box of a structure (a key of `STRUCTURES`), each once and not empty.
 
     `is_think_open`: the chat template already opened `<think>`, so the response may begin inside it.
     """

@@ -59,7 +59,7 @@ def is_literal(text: str) -> bool:
 
 
 def is_arithmetic(text: str, names: Collection[str] = (), functions: Collection[str] = ()) -> bool:
-    """Return whether a text is bounded arithmetic with decimal numbers, and with no names or functions but these.
+    """Return whether a text is bounded arithmetic with decimal numbers, and only with these `names` and `functions`.
 
     Bounded means that no number on the way to the value has more than `MAX_BITS` bits.
     """
@@ -110,7 +110,7 @@ def _is_bounded(nodes: list[ast.AST]) -> bool:
 
 
 def _bits(node: ast.AST, bits: dict[ast.AST, int]) -> int:
-    """Return an upper bound on the bits of a node's value, from the bounds of its children."""
+    """Return an upper bound on the bits of a syntax tree node's value, from the bounds of its children."""
     match node:
         case ast.Constant(value=int() | float() as number):
             fraction = Fraction(repr(number))
@@ -140,14 +140,16 @@ class EvaluationGuard(threading.local):
         self.refused = False
 
     def install(self) -> None:
-        """Add the audit hook to this process. Call it once: hooks cannot be removed."""
+        """Add the audit hook that stops the evaluation of untrusted texts to this process.
+
+        Call it once: hooks cannot be removed.
+        """
         sys.addaudithook(self._audit)
 
     def call(self, function: Callable[[], Result], trusted: Collection[str]) -> Result:
-        """Run a function under the guard, and return its result.
+        """Run a function that may compile only literals and the `trusted` texts, and return its result.
 
-        `trusted` are texts that it may compile. Raises EvaluationError if anything was refused, even if the function
-        caught that error.
+        Raises EvaluationError if anything was refused, even if the function caught the error itself.
         """
         self.trusted, self.refused = trusted, False
         try:
@@ -175,7 +177,7 @@ def _may_compile(source: object, trusted: Collection[str]) -> bool:
 
 
 def _is_importing() -> bool:
-    """Return whether the guarded function is importing a module at this moment."""
+    """Return whether the function that the evaluation guard runs is importing a module at this moment."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code is not EvaluationGuard.call.__code__:
         if frame.f_code.co_filename == "<frozen importlib._bootstrap>":

@@ -48,7 +48,7 @@ class ServiceCall(NamedTuple):
 
     @property
     def endpoint(self) -> Endpoint:
-        """Endpoint that the settings give this verifier. Raises NotAllowedError if they give none."""
+        """Address and parameters of a service or LLM judge. Raises NotAllowedError if the settings give none."""
         return endpoint(self.verifier)
 
 
@@ -81,7 +81,7 @@ def shown_url(url: str) -> str:
 
 
 def check(endpoint: Endpoint, payload: Payload) -> Iterator[str]:
-    """Yield a message for each field of a judge's template that the payload lacks."""
+    """Yield a message for each field of an LLM judge's prompt template that the payload lacks."""
     if not endpoint.is_judge:
         return
     for name in FIELD.findall(_template(endpoint, payload)):
@@ -113,7 +113,7 @@ def select_scored_part(endpoint: Endpoint, response: str) -> str | None:
 
 
 def headers(endpoint: Endpoint) -> dict[str, str]:
-    """Return the HTTP headers of a request to this endpoint, with its API key.
+    """Return the HTTP headers of a request to a scoring service or LLM judge, with its API key.
 
     Raises ConfigError if the environment variable that should hold the key is not set.
     """
@@ -147,7 +147,7 @@ def service_request(
 
 
 def read_service_reply(endpoint: Endpoint, num: int, reply: Any) -> ServiceReply:
-    """Return the scores and reasons of `num` items in the reply of a scoring service.
+    """Return the scores and reasons of `num` responses in the reply of a scoring service.
 
     Raises ServiceReplyError if the reply has another form or a score out of range.
     """
@@ -170,7 +170,7 @@ def _list_of(reply: Mapping[str, Any], name: str, num: int) -> list[Any]:
 
 
 def judge_url(endpoint: Endpoint, path: str) -> str:
-    """Return the address of a path below the endpoint of a judge."""
+    """Return the URL of an API path on the server of an LLM judge."""
     return f"{endpoint.url.rstrip('/')}/{path}"
 
 
@@ -225,7 +225,7 @@ def read_judge_reply(endpoint: Endpoint, reply: Any) -> ServiceReply:
 
 
 def read_token_usage(reply: Any) -> TokenUsage:
-    """Return how many tokens a reply says that it read and wrote.
+    """Return how many tokens an LLM judge read and wrote, as its reply says.
 
     A count that the reply does not give is 0.
     """
@@ -268,7 +268,7 @@ def _json_field(text: str, key: str) -> Any:
 
 
 def _in_unit_range(endpoint: Endpoint, score: Any) -> float:
-    """Convert a score to the range from 0 to 1.
+    """Convert the score of a service or LLM judge to the range from 0 to 1.
 
     The endpoint's `range` is the scale of the given score. With a `threshold` the result is 0 or 1. Raises
     ServiceReplyError for a score that is no number in that range.

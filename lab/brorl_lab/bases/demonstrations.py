@@ -59,7 +59,7 @@ class WorkedSum:
 
 
 def work_out(expression: str, habits: Habits, random: Random) -> WorkedSum:
-    """Solve a sum such as `17 + 25 - 8` step by step from left to right, with random errors as a pupil makes them.
+    """Solve a sum such as `17 + 25 - 8` step by step from left to right, with random errors in carries and results.
 
     The expression has blanks between terms and signs.
     """

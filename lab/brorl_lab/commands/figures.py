@@ -103,7 +103,7 @@ def draw_equal_draws(
     draws_per_step: Mapping[str, int],
     path: Path,
 ) -> None:
-    """Draw the probability of correct tokens, Q_pos, against the number of draws spent.
+    """Draw the probability of correct tokens, Q_pos, against the number of simulated draws of a token.
 
     Each setting has one rollout size and one line.
     """

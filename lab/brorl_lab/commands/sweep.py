@@ -92,7 +92,10 @@ def curve_of(rows: Rows) -> SweepCurve | None:
 
 
 def curves_of(rows_of: Mapping[str, Mapping[int, Rows]]) -> dict[str, dict[int, SweepCurve]]:
-    """Return the runs' curves of pass@1 by arm and seed, without runs that have none yet."""
+    """Return the pass@1 curves of a sweep's runs by arm (combination of settings) and seed.
+
+    Runs with fewer than two validations are left out.
+    """
     curves: dict[str, dict[int, SweepCurve]] = {}
     for arm, by_seed in rows_of.items():
         for seed, rows in by_seed.items():

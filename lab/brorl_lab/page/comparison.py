@@ -33,7 +33,10 @@ Ends = list[float]
 
 
 def compare_runs(runs: Sequence[RunView]) -> Part:
-    """Return the comparison of runs, without rows for a single run or where no step was validated by all."""
+    """Return the report page's comparison of runs at the last validation step that all of them have.
+
+    It has no rows for a single run or without such a step.
+    """
     rows_by_run = [read_rows(run.folder) for run in runs]
     step = _last_common_step(rows_by_run)
     rows: list[Part] = []
@@ -90,7 +93,7 @@ def _row(
 
 
 def _difference(found: Row, first: Row | None) -> tuple[float | None, Ends | None]:
-    """Return the difference of a validation's pass@1 to the first run's, and its 95 % interval."""
+    """Return the difference in pass@1 between a run and the first run of a comparison, and its 95 % interval."""
     if first is None:
         return None, None
     difference = found[PASS_AT_1] - first[PASS_AT_1]
@@ -109,7 +112,7 @@ def _interval(value: float, error: float | None) -> Ends | None:
 
 
 def _within_a_share(ends: Ends | None) -> Ends | None:
-    """Return the ends of an interval, cut to [0, 1], the range of a share."""
+    """Return the ends of a share's interval, clipped to [0, 1]."""
     if ends is None:
         return None
     low, high = ends
@@ -131,9 +134,9 @@ def _total(rows: Iterable[Row], name: str) -> float | None:
 
 
 def paired_evaluations(runs: Sequence[RunView]) -> list[Part]:
-    """Return paired tests of the runs' latest evaluations against those of the first run.
+    """Return paired tests of each run's latest evaluation against that of the first run.
 
-    There is one for each benchmark on which both answered the same questions.
+    There is one test for each benchmark on which both runs answered the same questions.
     """
     evaluations = [_benchmarks(run.folder) for run in runs]
     tests: list[Part] = []
@@ -152,7 +155,10 @@ def paired_evaluations(runs: Sequence[RunView]) -> list[Part]:
 
 
 def _paired(own: Mapping[str, str], other: Mapping[str, str]) -> Part:
-    """Return the paired test of two evaluations, given as digits of samples by prompt, with 1 for a right one."""
+    """Return the paired test of two evaluations on the prompts that both have.
+
+    An evaluation holds a string of digits for each prompt, one digit for each sample, with 1 for a right one.
+    """
     uids = sorted(own.keys() & other.keys())
     differences: list[float] = []
     for uid in uids:

@@ -87,7 +87,7 @@ class ResponseTokens(NamedTuple):
 
 
 def tokens_of(table: pa.Table, place: int) -> ResponseTokens:
-    """Return the tokens of one rollout in a group's table."""
+    """Return the token ids and log-probs of the rollout at row `place` of a group's table."""
     row = _row(table, place, TOKENS)
     return ResponseTokens(
         ids=row["token_ids"],
@@ -97,7 +97,7 @@ def tokens_of(table: pa.Table, place: int) -> ResponseTokens:
 
 
 def _row(table: pa.Table, place: int, names: Sequence[str]) -> Part:
-    """Return one rollout's values of those of the named columns that the table has."""
+    """Return a rollout's values in the named columns, as far as the table has these columns."""
     there = [name for name in names if name in table.column_names]
     columns = table.select(there)
     [row] = columns.slice(place, 1).to_pylist()
@@ -111,10 +111,10 @@ def response_part(
     verifier: str,
     payload: Part,
 ) -> Part:
-    """Return a response as pieces of text, each with the smallest log-prob of its tokens, and its answer.
+    """Return a response for the report page as pieces of text with log-probs, and the answer that the verifier reads.
 
-    The answer is what the verifier reads. Without a tokenizer the response is one piece, its text or its token ids,
-    without log-probs.
+    A piece has the smallest log-prob of its tokens. Without a tokenizer the response is one piece, its text or its
+    token ids, without log-probs.
     """
     tokens = tokens_of(table, place)
     if tokenizer is None:
@@ -228,9 +228,10 @@ def group_details(
     row: int,
     tokenizer: ChatTokenizer | None,
 ) -> Part:
-    """Return the group in a row of a step's table, with up to MAX_SHOWN of its responses.
+    """Return a group of rollouts for the report page, with up to MAX_SHOWN of its responses.
 
-    Raises DataError when the group is missing or cannot be read.
+    `row` is the group's row in the stored table of the step. Raises DataError when the group is missing or cannot be
+    read.
     """
     group, table = _read(folder, step, row)
     columns: dict[str, list[Any]] = {}
@@ -277,7 +278,7 @@ def response_details(
     place: int,
     tokenizer: ChatTokenizer | None,
 ) -> Part:
-    """Return one response of a group.
+    """Return one stored response of a group of rollouts for the report page.
 
     Raises DataError when the response is missing or cannot be read.
     """
@@ -288,7 +289,10 @@ def response_details(
 
 
 def shown_places(rewards: Sequence[float], num: int = MAX_SHOWN) -> list[int]:
-    """Return the indices of the responses to show: as many right as wrong ones, evenly spread, ascending."""
+    """Return the indices of the responses that the report page shows: as many right as wrong ones, if there are enough.
+
+    The indices are evenly spread and ascending.
+    """
     right = [place for place, reward in enumerate(rewards) if reward >= SUCCESS_REWARD]
     other = [place for place, reward in enumerate(rewards) if reward < SUCCESS_REWARD]
     few, many = sorted((right, other), key=len)
@@ -329,7 +333,7 @@ def _numbers(column: pa.ChunkedArray) -> list[Any]:
 
 
 def _reasons(table: pa.Table) -> list[str]:
-    """Return the start of the verifier's reason for each rollout, or an empty list when there are none."""
+    """Return the start of the verifier's reason for each rollout's reward, or an empty list without reasons."""
     if "reason" not in table.column_names or table["reason"].null_count == table.num_rows:
         return []
     return [(reason or "")[:MAX_REASON] for reason in table["reason"].to_pylist()]

@@ -72,7 +72,7 @@ class StoreTables:
     )  # columns by step, with the time when the step's file was written
 
     def by_step(self) -> dict[int, Columns]:
-        """Return the columns [groups] of each step that the rollout store has now."""
+        """Return columns with one value for each group of rollouts, for every step that the rollout store has now."""
         files = StoreFiles(self.folder)
         found: dict[int, Columns] = {}
         self.unreadable.clear()
@@ -96,7 +96,7 @@ class StoreTables:
 
 
 def read_columns(files: StoreFiles, step: int) -> Columns:
-    """Return the columns [groups] of a step: those of its groups, and sums over their rollouts."""
+    """Return a stored step's columns with one value for each group: of the group itself, or summed over rollouts."""
     groups = pq.read_table(files.groups(step), columns=list(GROUP_COLUMNS))
     rollouts = pq.read_table(files.rollouts(step), columns=list(ROLLOUT_COLUMNS))
     columns: Columns = {}
@@ -120,9 +120,10 @@ def _sums(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
 
 
 def group_table(by_step: Mapping[int, Columns], max_groups: int = MAX_GROUPS) -> Part:
-    """Return the rows of the group table as columns, newest steps first, until there are `max_groups`.
+    """Return the report page's table of groups of rollouts, as columns, newest steps first.
 
-    Names are indices into lists of names.
+    Older steps are left out when the table would have more than `max_groups` rows. Tasks, fates and origins are indices
+    into lists of names.
     """
     chosen = _newest(by_step, max_groups)
     lists: dict[str, list[str]] = {
@@ -202,7 +203,7 @@ def _round_values(values: np.ndarray, digits: int) -> list[float | None]:
 
 
 def success_rates(by_step: Mapping[int, Columns]) -> Part:
-    """Return the distribution of prompts' success rates step by step, and what k rollouts of a group would have given.
+    """Return the distribution of prompts' success rates, pass@k and the share of informative groups, step by step.
 
     Only groups that were sampled in the step count.
     """
@@ -244,10 +245,10 @@ def rate_shares(
     sizes: np.ndarray,
     right: np.ndarray,
 ) -> list[float]:
-    """Return the shares of prompts by success rate [len(RATE_EDGES) + 3].
+    """Return the share of prompts in each bin of success rates [len(RATE_EDGES) + 3].
 
-    The first bin has no right rollout, the last one only right ones. Between them lies one bin between each two
-    neighbours of RATE_EDGES, and an open one at either end.
+    Prompts in the first bin have no right rollout, those in the last bin only right ones. Between them lies one bin
+    between each two neighbours of RATE_EDGES, and an open bin at either end.
     """
     highest = len(RATE_EDGES) + 2
     bins = 1 + np.digitize(right / sizes, RATE_EDGES)
@@ -263,10 +264,10 @@ def by_size(
     sizes: np.ndarray,
     right: np.ndarray,
 ) -> tuple[BySize, BySize]:
-    """Return pass@k and the share of informative prompts, if each group had k rollouts instead of its own.
+    """Return pass@k and the share of informative prompts, as if each group had only k of its rollouts.
 
-    They are by k = 1, 2, 4, … and the size of the smallest group. Both are means over prompts and unbiased for each
-    group (a random subset of k).
+    Both are by k = 1, 2, 4, … and the size of the smallest group. They are means over prompts, and unbiased for each
+    group (a random subset of k rollouts).
     """
     if not len(sizes):
         return {}, {}
@@ -297,7 +298,10 @@ def _mean_share_within(
     many: np.ndarray,
     k: int,
 ) -> float:
-    """Return the mean over prompts of `share_within`, the chance that k random rollouts are all of one kind."""
+    """Return the mean over prompts of the chance that k random rollouts of a group are all of one kind, such as wrong.
+
+    `few` holds the number of rollouts of that kind in each group, `many` the number of all rollouts.
+    """
     shares: list[float] = []
     for inner, outer in zip(few.tolist(), many.tolist(), strict=True):
         shares.append(_share_within(inner, outer, k))

@@ -58,9 +58,10 @@ def timelines(folder: Path) -> Part:
 
 
 def timeline(folder: Path, step: int, max_spans: int = MAX_SPANS) -> Part:
-    """Return the rows and spans of a step, in seconds since its start, without the span of the step itself.
+    """Return a training step's timeline for the report page: rows and time spans, in seconds since the step began.
 
-    Names and chunks are indices into lists. Raises DataError when the timeline is missing.
+    The span of the whole step is left out. Names of spans and chunks of rollouts are indices into lists. Raises
+    DataError when the timeline is missing.
     """
     spans = read_spans(folder, step)
     kept = _longest(spans[1:], max_spans)
@@ -108,7 +109,10 @@ class _Numbers(dict[str, int]):
 
 
 def _longest(spans: Sequence[TimelineSpan], num: int) -> list[TimelineSpan]:
-    """Return the driver's spans and the longest of the others, up to `num` in all, sorted by start."""
+    """Return the time spans of the driver process and the longest spans of other processes, up to `num` in all.
+
+    They are sorted by start.
+    """
     if len(spans) <= num:
         return list(spans)
     others = [span for span in spans if span.process != DRIVER]
@@ -119,9 +123,9 @@ def _longest(spans: Sequence[TimelineSpan], num: int) -> list[TimelineSpan]:
 
 
 def _rows_of(spans: Iterable[TimelineSpan]) -> list[Row]:
-    """Return the timeline row of each span, as process, track and depth.
+    """Return the row of a timeline in which each time span is drawn, as process, track and nesting depth.
 
-    Spans are sorted by start, an outer one before those inside it.
+    Spans must be sorted by start, an outer span before those inside it.
     """
     open_spans: dict[tuple[str, str], list[TimelineSpan]] = {}
     rows: list[Row] = []
@@ -150,7 +154,7 @@ def _natural_order(name: str) -> list[tuple[int, str]]:
 
 
 def _stages(spans: Sequence[TimelineSpan]) -> list[Part]:
-    """Return the stages of the step, longest first, with stages of one name added up."""
+    """Return the names and seconds of a training step's stages, longest first, with stages of one name added up."""
     seconds: dict[str, float] = {}
     for span in top_stages(spans):
         before = seconds.get(span.name, 0.0)
@@ -166,7 +170,7 @@ def _stages(spans: Sequence[TimelineSpan]) -> list[Part]:
 
 
 def _busy(spans: Iterable[TimelineSpan], whole: float) -> list[Part]:
-    """Return the share of the step in which each process other than the driver was busy."""
+    """Return the share of a training step's time in which each process other than the driver was busy."""
     by_process: dict[str, list[TimelineSpan]] = {}
     for span in spans:
         if span.process != DRIVER:
@@ -185,7 +189,10 @@ def _busy(spans: Iterable[TimelineSpan], whole: float) -> list[Part]:
 
 
 def _covered(spans: Iterable[TimelineSpan], whole: float) -> float:
-    """Return the seconds of the step in which at least one span lies. Spans are sorted by start."""
+    """Return the seconds of a training step that at least one time span covers.
+
+    Spans must be sorted by start.
+    """
     covered = 0.0
     reached = 0.0
     for span in spans:
@@ -198,9 +205,9 @@ def _covered(spans: Iterable[TimelineSpan], whole: float) -> float:
 
 
 def render_report(runs: Sequence[RunView], max_mib: float) -> str:
-    """Return the page with all of its data. Responses are added until the page has `max_mib` MiB.
+    """Return the HTML report about runs, with all of its data in the page.
 
-    Raises DataError.
+    Responses are added until the page has `max_mib` MiB. Raises DataError when a run's data cannot be read.
     """
     parts: dict[str, str] = {}
     _put(parts, FIRST, overview(runs))
@@ -229,9 +236,9 @@ def _put_timelines(
     folder: Path,
     max_mib: float,
 ) -> None:
-    """Add timelines while they take a small part of the page.
+    """Add a run's timelines to the report page while they take a small part of its size.
 
-    The newest comes first, then steps spread over the run.
+    The timeline of the newest step comes first, then those of steps spread over the run.
     """
     found = timelines(folder)
     _put(parts, f"timelines/{number}", found)
@@ -254,7 +261,7 @@ def _put_groups(
     by_step: Mapping[int, Columns],
     room: float,
 ) -> None:
-    """Add groups of rollouts with their responses to the page while there is room, in bytes."""
+    """Add groups of rollouts with their responses to the report page until `room` bytes are used."""
     tokenizer = details.tokenizer_of_run(run.folder)
     for step, row in reading_order(by_step):
         name = f"group/{number}/{step}/{row}"
@@ -270,10 +277,10 @@ def _put_groups(
 
 
 def reading_order(by_step: Mapping[int, Columns]) -> Iterator[tuple[int, int]]:
-    """Yield (step, row) of groups, the most telling ones first.
+    """Yield the groups of rollouts for the report page as (step, row), the most telling ones first.
 
-    Steps are spread over the run, the newest first, in rounds of one group each. Within a step the group with the
-    rarest success comes first, then groups from every part of the range.
+    Steps are spread over the run, the newest first, and take turns with one group each. Within a step the group with
+    the rarest success comes first, then groups from every part of the range of success rates.
     """
     steps = _spread_steps(sorted(by_step))
     for first in range(0, len(steps), STEPS_A_ROUND):
@@ -284,7 +291,7 @@ def reading_order(by_step: Mapping[int, Columns]) -> Iterator[tuple[int, int]]:
 
 
 def _spread_steps(steps: Sequence[int]) -> list[int]:
-    """Return the steps in the order newest, first, then those between, halving the gaps."""
+    """Return a run's steps in the order newest, oldest, then those between, each time halving the gaps."""
     gap = max(1, len(steps) - 1)
     order = dict.fromkeys([*steps[-1:], *steps[:1]])
     while gap > 1:
@@ -296,10 +303,10 @@ def _spread_steps(steps: Sequence[int]) -> list[int]:
 
 
 def _groups_in_order(step: int, columns: Columns) -> list[tuple[int, int]]:
-    """Return (step, row) of a step's groups, with the rarest success first.
+    """Return the groups of a training step as (step, row), with the group of the rarest success first.
 
-    Groups are taken in turn from the beginning and the middle of that order. Groups without a success or without a
-    failure come last.
+    Groups are sorted by success rate and taken in turn from the beginning and the middle of that order. Groups without
+    a success or without a failure come last.
     """
     rates = columns["num_right"] / columns["num_rollouts"]
     is_settled = (rates == 0) | (rates == 1)
@@ -314,7 +321,7 @@ def _groups_in_order(step: int, columns: Columns) -> list[tuple[int, int]]:
 
 
 def compress_part(part: Part) -> str:
-    """Return a part of the page's data as compressed JSON in base64."""
+    """Return a part of the report page's data as compressed JSON in base64."""
     text = json.dumps(
         part,
         allow_nan=False,
@@ -329,10 +336,10 @@ def _put(parts: dict[str, str], name: str, part: Part) -> None:
 
 
 def render_page(mode: str, runs: Sequence[RunView], parts: Mapping[str, str]) -> str:
-    """Return the whole page.
+    """Return the whole HTML page of a report about runs.
 
-    `mode` is "report", with the data in the page, or "watch", which asks its server for it. The browser loads nothing
-    from elsewhere and runs no other program, by the policy in the page's head.
+    `mode` is "report" for a page that contains its data, or "watch" for a page that requests them from its server. The
+    browser loads nothing from elsewhere and runs no other program, by the content security policy in the page's head.
     """
     style = "\n".join(_asset(name) for name in STYLES)
     script = "\n".join(_asset(name) for name in SCRIPTS)
@@ -353,9 +360,9 @@ def render_page(mode: str, runs: Sequence[RunView], parts: Mapping[str, str]) ->
 
 
 def content_security_policy(mode: str, style: str, script: str) -> str:
-    """Return the page's content security policy.
+    """Return the content security policy of the HTML report page.
 
-    The page may run its own program, use its own style, and in watch mode ask its own server.
+    The page may run its own program, use its own style, and in watch mode send requests to its own server.
     """
     connect = "'self'" if mode == "watch" else "'none'"
     rules = (

@@ -128,7 +128,7 @@ class RunView:
 
 
 def open_runs(folders: Sequence[Path]) -> list[RunView]:
-    """Return the runs with names that tell them apart.
+    """Return the runs in the given folders, with names that tell the runs apart.
 
     Raises ConfigError for a folder that no run has written to.
     """
@@ -142,7 +142,7 @@ def open_runs(folders: Sequence[Path]) -> list[RunView]:
 
 
 def overview(runs: Sequence[RunView]) -> Part:
-    """Return what the page shows first: every run's curves, state and events, and the meanings of the metrics."""
+    """Return the first part of the report page: every run's curves, state and events, and the metrics' meanings."""
     found = [_curves(run) for run in runs]
     names: dict[str, None] = {}
     for part in found:
@@ -165,7 +165,7 @@ def overview(runs: Sequence[RunView]) -> Part:
 
 
 def _covered(names: Iterable[str], declared: Sequence[str]) -> list[str]:
-    """Return the metrics of a run that the given declarations cover, in the run's order."""
+    """Return those of a run's metric names that the given names of declared metrics cover, in the run's order."""
     found: list[str] = []
     for name in names:
         metric = find_metric(name)
@@ -196,13 +196,16 @@ def _curves(run: RunView) -> Part:
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:
-    """Return the rows of a run's metrics, empty before the first step."""
+    """Return the rows of a run's metrics file, or an empty list before the first step."""
     path = folder / METRICS
     return read_metrics(path) if path.is_file() else []
 
 
 def _meanings(names: Iterable[str]) -> dict[str, list[str]]:
-    """Return the unit, aggregation and meaning of metrics by full name, without those of a user's own loss."""
+    """Return the unit, aggregation and meaning of metrics by full name.
+
+    Metrics that are not declared, such as those of a user's own loss, are left out.
+    """
     found: dict[str, list[str]] = {}
     for name in names:
         metric = find_metric(name)
@@ -212,9 +215,10 @@ def _meanings(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def state_of(folder: Path) -> Part:
-    """Return the state of a run by its heartbeat.
+    """Return the state of a training run according to its heartbeat file.
 
-    It is running, stalled, ended, silent when the heartbeat stopped without an end, or unknown without a heartbeat.
+    The state is running, stalled, ended, silent when the heartbeat stopped without an end, or unknown without a
+    heartbeat.
     """
     try:
         heartbeat = json.loads((folder / "heartbeat.json").read_text(encoding="utf-8"))
@@ -234,7 +238,7 @@ def state_of(folder: Path) -> Part:
 
 
 def settings_of(folder: Path) -> dict[str, Any]:
-    """Return a run's settings by dotted name, with interpolations as text, empty when they cannot be read."""
+    """Return a run's settings by dotted name, with interpolations as text, or no settings when they cannot be read."""
     try:
         return record_leaves(folder / RECORD)
     except RecordError:
@@ -264,7 +268,7 @@ def settings_table(runs: Sequence[RunView]) -> Part:
 
 
 def _evaluation(folder: Path) -> Part | None:
-    """Return the scores of the latest `brorl evaluate` in this folder, with their intervals, or None."""
+    """Return the scores of the latest `brorl evaluate` in a run folder, with their intervals, or None without one."""
     try:
         found = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
         return {

@@ -54,7 +54,7 @@ class WatchedRun:
         return details.tokenizer_of_run(self.run.folder)
 
     def stamp(self) -> str:
-        """Return a text that changes when a file of the run does."""
+        """Return a text that changes whenever a file of the run changes that the report page shows."""
         steps = StoreFiles(self.run.folder).steps()
         seen = [str(steps)]
         for name in WATCHED:
@@ -80,7 +80,10 @@ class Pages:
         self._lock = threading.Lock()
 
     def read_part(self, name: str) -> Part | None:
-        """Return the data of that name, or None for an unknown name. Raises DataError when it cannot be read."""
+        """Return a part of the report page's data by its name, or None for an unknown name.
+
+        Raises DataError when the data cannot be read.
+        """
         kind, *rest = name.split("/")
         numbers: list[int] = []
         for text in rest:
@@ -106,7 +109,7 @@ class Pages:
         return _part_of_run(self.watched[number], kind, rest)
 
     def stamp(self) -> str:
-        """Return a text that changes when anything that the page shows does."""
+        """Return a text that changes when anything changes that the report page shows."""
         stamps = [watched.stamp() for watched in self.watched]
         seen = "\n".join(stamps)
         return hashlib.sha256(seen.encode()).hexdigest()
@@ -151,9 +154,9 @@ def _part_of_run(
 
 
 def make_server(pages: Pages, token: str, port: int) -> ThreadingHTTPServer:
-    """Return a server on this machine that is not running yet. Port 0 takes a free one.
+    """Return an HTTP server for the report page on this machine, which is not running yet.
 
-    Raises OSError where the port is taken.
+    Port 0 takes a free port. Raises OSError when the port is taken.
     """
     text = render_page("watch", pages.runs, {})
 
@@ -176,7 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        """Answer a request with the page, or with data as JSON."""
+        """Answer an HTTP request with the report page, or with data as JSON."""
         address = urlsplit(self.path)
         if not self._may_ask(address.query):
             self._answer(HTTPStatus.FORBIDDEN, "open the address that `brorl watch` has printed")
@@ -188,7 +191,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.NOT_FOUND, "nothing is here")
 
     def _may_ask(self, query: str) -> bool:
-        """Return whether the request names this machine and has the token."""
+        """Return whether an HTTP request names this machine as its host and has the access token."""
         host, _, _ = self.headers.get("Host", "").rpartition(":")
         [given] = parse_qs(query).get("token", [""])[:1]
         has_token = hmac.compare_digest(given.encode(), self.token.encode())
@@ -226,5 +229,5 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(packed)
 
     def log_message(self, format: str, *values: Any) -> None:
-        """Log a request without its query, which holds the token."""
+        """Log an HTTP request without its query, which holds the access token."""
         log.debug("%s %s", self.command, urlsplit(self.path).path)

@@ -89,7 +89,10 @@ def signal_per_sample(
     reference: int,
     score_noise: float,
 ) -> float:
-    """Return the squared signal-to-noise at equal samples with N = `num`, over that with N = `reference`."""
+    """Return the gradient's squared signal-to-noise with N = `num` rollouts per prompt, over that with N = `reference`.
+
+    Both are at equally many samples in all.
+    """
     own = num * second_moment(prior, num, score_noise)
     other = reference * second_moment(prior, reference, score_noise)
     return other / own
@@ -133,7 +136,7 @@ def predict_outlook(
     score_noise: float,
     prefill_cost: float,
 ) -> Outlook:
-    """Return the outlook of `num_samples` rollouts with N = `num`.
+    """Return the predicted updates, signal and time of training with `num_samples` rollouts and N = `num` per prompt.
 
     Costs change with the share of the prompt that a rollout pays. When sampled it pays 1 / N of the prompt, each token
     at `prefill_cost` of a response token. When trained on it pays 1 / N of one copy for every mini-batch.
@@ -156,7 +159,10 @@ def predict_outlook(
 
 
 def _work_ratio(measured: MeasuredSteps, num: int, prompt_cost: float) -> float:
-    """Return the work of a rollout in a group of `num`, over that in a group of the run."""
+    """Return the cost of a rollout in a group of `num` rollouts, over its cost at the run's own group size.
+
+    `prompt_cost` is the cost of a prompt token in response tokens.
+    """
     prompt_work = prompt_cost * measured.prompt_tokens
     own = measured.response_tokens + prompt_work / num
     run = measured.response_tokens + prompt_work / measured.num_per_prompt
@@ -164,16 +170,16 @@ def _work_ratio(measured: MeasuredSteps, num: int, prompt_cost: float) -> float:
 
 
 def resample_steps(steps: Sequence[MeasuredSteps], random: np.random.Generator) -> list[MeasuredSteps]:
-    """Return as many steps, drawn with replacement.
+    """Return a bootstrap resample of measured training steps: equally many steps, drawn with replacement.
 
-    The spread of results from such draws is their uncertainty.
+    The spread of a result over such resamples is its uncertainty.
     """
     chosen = random.integers(0, len(steps), len(steps))
     return [steps[index] for index in chosen]
 
 
 def mean_of_steps(steps: Sequence[MeasuredSteps]) -> MeasuredSteps:
-    """Return the mean of steps with one N, with pass@k for the k that all of them have."""
+    """Return the mean measurements of training steps with the same N, with pass@k for each k that all steps have."""
     shared = set(steps[0].pass_at)
     for step in steps:
         shared &= set(step.pass_at)

@@ -40,13 +40,13 @@ def cached_tokens(prompt_tokens: int, block_size: int) -> int:
 
 
 def prompt_tokens_computed(prompt_tokens: int, num_per_prompt: int, block_size: int) -> float:
-    """Return p(N), the prompt tokens that an engine computes for each rollout."""
+    """Return p(N), the prompt tokens that an engine computes per rollout, as a mean over the N rollouts of a prompt."""
     cached = cached_tokens(prompt_tokens, block_size)
     return prompt_tokens - cached + cached / num_per_prompt
 
 
 def seconds_per_rollout(load: GroupLoad, costs: EngineCosts, block_size: int) -> float:
-    """Return the seconds in which one engine samples a rollout, by this module's model."""
+    """Return the seconds that one engine takes per rollout, by costs of prompt tokens, response tokens and steps."""
     prompt = prompt_tokens_computed(load.prompt_tokens, load.num_per_prompt, block_size) * costs.prompt_token
     return prompt + load.response_tokens * (costs.response_token + costs.step / load.in_flight)
 
@@ -61,8 +61,8 @@ def longest_response_for(
 ) -> float:
     """Return the longest response R for which groups of `large` are at least `gain` times as fast as groups of `small`.
 
-    Only the cost of their prompts differs, at equal rollouts in flight. `cost_ratio` is c_p over the whole cost of a
-    response token. A negative result means that no response is short enough.
+    Only the cost of their prompts differs, at equal rollouts in flight. `cost_ratio` is the cost of a prompt token over
+    the whole cost of a response token. A negative result means that no response is short enough.
     """
     few, many = (prompt_tokens_computed(prompt_tokens, num, block_size) for num in (small, large))
     return cost_ratio * (few - gain * many) / (gain - 1)
@@ -71,13 +71,13 @@ def longest_response_for(
 def in_flight_for(gain: float, large: int, costs: EngineCosts) -> float:
     """Return the rollouts in flight of a run that is `gain` times slower than one with `large` in flight.
 
-    It shows how empty the slow run's batches must have been, if responses and prompts play no role. A result below 1
-    means that no batch explains the gain: it is above `largest_gain_of_batching`.
+    The result shows how empty the slow run's batches must have been, if responses and prompts play no role. A result
+    below 1 means that no batch explains the gain, because the gain is above `largest_gain_of_batching`.
     """
     slow = gain * (costs.response_token + costs.step / large) - costs.response_token
     return costs.step / slow
 
 
 def largest_gain_of_batching(large: int, costs: EngineCosts) -> float:
-    """Return the gain in speed from one rollout in flight to `large` in flight."""
+    """Return how many times as fast an engine samples with `large` rollouts in flight as with one."""
     return (costs.response_token + costs.step) / (costs.response_token + costs.step / large)

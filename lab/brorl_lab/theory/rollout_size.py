@@ -69,9 +69,9 @@ def token_weights(
     rewards: Rewards,
     rule: str,
 ) -> Float64:
-    """Return the weight r_j of each token [V] in the rule's surrogate loss.
+    """Return the weight r_j of each token [V] in the surrogate loss of an update rule.
 
-    Raises ValueError for an unknown rule or when nothing was drawn.
+    Raises ValueError for an unknown rule or when no token was drawn.
     """
     if rule not in RULES:
         raise ValueError(f"rule={rule!r} is unknown: set one of {', '.join(RULES)}")
@@ -94,9 +94,9 @@ def logit_step(
     rewards: Rewards,
     rule: str,
 ) -> Float64:
-    """Return the change Δz of the logits [V] per η.
+    """Return the change Δz of the logits [V] in one gradient step, per learning rate η.
 
-    It is the negative gradient of the rule's surrogate loss with respect to the logits.
+    It is the negative gradient of the update rule's surrogate loss with respect to the logits.
     """
     weights = token_weights(p, is_correct, counts, rewards, rule)
     if rule in ("distinct", "counted"):
@@ -111,10 +111,11 @@ def mass_balance(
     rewards: Rewards,
     rule: str,
 ) -> MassBalance:
-    """Return the terms of ΔQ_pos / η = Q_neg a − Q_pos b + S (Q_pos N₂ − Q_neg P₂), for every rule of this module.
+    """Return the terms of ΔQ_pos / η = Q_neg a − Q_pos b + S (Q_pos N₂ − Q_neg P₂), for every update rule.
 
-    a and b are the first-order pushes on the correct and the wrong tokens (Σ r p² for the surrogates in p, Σ r p for
-    REINFORCE), S = Σ r p or Σ r, and P₂, N₂ the sums of p² over all correct and all wrong tokens.
+    Q_pos and Q_neg are the probabilities of all correct and all wrong tokens, η is the learning rate. a and b are the
+    first-order pushes on the correct and the wrong tokens (Σ r p² for the surrogates in p, Σ r p for REINFORCE), S = Σ
+    r p or Σ r, and P₂, N₂ the sums of p² over all correct and all wrong tokens.
     """
     weights = token_weights(p, is_correct, counts, rewards, rule)
     is_surrogate_in_p = rule in ("distinct", "counted")
@@ -136,14 +137,14 @@ def theorem_1(
     num_draws: int,
     rewards: Rewards,
 ) -> MassBalance:
-    """Return the terms of Theorem 1 as the paper states it, for the distinct-set rule.
+    """Return the terms of Theorem 1 as the BroRL paper (arXiv 2510.01180) states it, for the distinct-set update rule.
 
     They group the sum of `mass_balance` in another way:
 
         ΔQ_pos / η = [(R_c − S_R) Q_neg A₂ + (S_R − R_w) Q_pos B₂ + S_R (Q_pos U_neg,2 − Q_neg U_pos,2)] / N
 
     with S_R = R_c P_pos + R_w P_neg over the sampled set, and A₂, B₂, U₂ sums of p² over sampled correct, sampled wrong
-    and unsampled tokens. The first two terms are never negative; the third, from what was not sampled, vanishes as N
+    and unsampled tokens. The first two terms are never negative. The third, from what was not sampled, vanishes as N
     grows.
     """
     sampled_correct, sampled_wrong = is_sampled & is_correct, is_sampled & ~is_correct
@@ -162,21 +163,24 @@ def theorem_1(
 
 
 def change_of_q(p: Float64, is_correct: BoolMask, logit_change: Float64) -> float:
-    """Return the true, finite change of Q_pos when the logits move by `logit_change` [V].
+    """Return the exact change of Q_pos, the probability of correct tokens, when logits move by `logit_change` [V].
 
-    The first-order terms approximate it to O(η²).
+    First-order terms in the learning rate η approximate it to O(η²).
     """
     moved = p * np.exp(logit_change - logit_change.max())
     return float(moved[is_correct].sum() / moved.sum() - p[is_correct].sum())
 
 
 def unsampled_second_moment(p: Float64, num_draws: int) -> float:
-    """Return E[Σ p² over tokens not drawn] = Σ p² (1 − p)^N (Lemma 2). It falls in N for every p (Corollary 3)."""
+    """Return the expected Σ p² over the tokens that N draws leave out, which is Σ p² (1 − p)^N.
+
+    This is Lemma 2 of BroRL (arXiv 2510.01180). The value falls in N for every p (Corollary 3).
+    """
     return float((p**2 * (1 - p) ** num_draws).sum())
 
 
 def unsampled_mass(p: Float64, num_draws: int) -> float:
-    """Return E[probability of the tokens not drawn] = Σ p (1 − p)^N."""
+    """Return the expected probability of all tokens that N draws leave out, which is Σ p (1 − p)^N."""
     return float((p * (1 - p) ** num_draws).sum())
 
 
@@ -194,7 +198,7 @@ class SignalToNoise:
 
     @property
     def ratio(self) -> float:
-        """Mean over standard deviation, or infinity without noise."""
+        """Signal-to-noise ratio: the mean over the standard deviation, or infinity when the deviation is 0."""
         return self.mean / self.deviation if self.deviation > 0 else float("inf")
 
 
@@ -207,7 +211,10 @@ def signal_to_noise(
     num_trials: int,
     seed: int,
 ) -> SignalToNoise:
-    """Return the mean and standard deviation of one step's ΔQ_pos / η, by simulating `num_trials` groups of N draws."""
+    """Return the mean and standard deviation of ΔQ_pos / η over `num_trials` simulated groups of N draws.
+
+    ΔQ_pos / η is the change of the correct tokens' probability in one update, per learning rate η.
+    """
     random = np.random.default_rng(seed)
     draws = random.multinomial(num_draws, p, size=num_trials)
     changes = np.array([mass_balance(p, is_correct, counts, rewards, rule).total for counts in draws])

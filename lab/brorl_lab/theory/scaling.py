@@ -32,7 +32,7 @@ class Sigmoid(NamedTuple):
     slope: float
 
     def reward_at(self, compute: Float64) -> Float64:
-        """Return the reward at amounts of compute above 0, of any shape."""
+        """Return the sigmoid's reward at an array of amounts of compute above 0, of any shape."""
         rise = self.top - self.bottom
         return self.bottom + rise / (1 + (self.middle / compute) ** self.slope)
 
@@ -50,7 +50,7 @@ class SigmoidFit:
         return float(low), float(high)
 
     def predict(self, compute: float) -> tuple[float, float, float]:
-        """Return the reward at an amount of compute, and its 95 % interval."""
+        """Return the fitted reward at an amount of compute, and the 95 % interval of the reward."""
         at = np.array([compute])
         low, high = np.percentile([curve.reward_at(at)[0] for curve in self.resampled], INTERVAL)
         return float(self.best.reward_at(at)[0]), float(low), float(high)
@@ -64,10 +64,10 @@ class Points(NamedTuple):
 
 
 def fit_sigmoid(compute: Float64, reward: Float64, near: Sigmoid | None = None) -> Sigmoid | None:
-    """Return the least-squares sigmoid through points [n] at amounts of compute above 0.
+    """Return the least-squares sigmoid of reward over compute through points [n], or None where no curve is found.
 
-    None for fewer than `LEAST_POINTS` distinct amounts, or where no curve is found. Rewards must lie between 0 and 1.
-    The search starts at `near`, or without it in several places.
+    Compute must be above 0, with at least `LEAST_POINTS` distinct amounts, or the result is None. Rewards must lie
+    between 0 and 1. The search starts at the sigmoid `near`, or without it in several places.
     """
     if len(np.unique(compute)) < LEAST_POINTS:
         return None
@@ -90,10 +90,10 @@ def fit_sigmoid(compute: Float64, reward: Float64, near: Sigmoid | None = None) 
 
 
 def fit_runs(runs: Sequence[Points], seed: int = 0, num_resamples: int = 200) -> SigmoidFit | None:
-    """Return one sigmoid through all points of runs that differ in their seed, or None where none is found.
+    """Return one sigmoid through the validations of runs that differ in their seed, or None where none is found.
 
-    Resamples draw runs with replacement, and for each run residuals around the curve. Residuals are widened by what the
-    fit has taken from them.
+    Bootstrap resamples draw runs with replacement, and for each run residuals around the curve. Residuals are widened
+    by what the fit has taken from them.
     """
     compute = np.concatenate([run.compute for run in runs])
     best = fit_sigmoid(compute, np.concatenate([run.reward for run in runs]))

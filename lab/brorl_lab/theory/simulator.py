@@ -41,7 +41,10 @@ class Simulation:
     seed: int = 0
 
     def check(self) -> None:
-        """Raise ValueError for settings that are not possible. The message says what to set instead."""
+        """Raise ValueError for settings of the simulator that are not possible.
+
+        The message says what to set instead.
+        """
         if self.rule not in ("counted", "reinforce"):
             raise ValueError(f"rule={self.rule!r} is unknown: set counted or reinforce")
         if self.precision not in ("float32", "float64"):
@@ -71,7 +74,10 @@ class Measurement:
 
 
 def simulate(simulation: Simulation) -> Iterator[Measurement]:
-    """Yield every step's measurement, step 0 first. Raises ValueError for settings that are not possible."""
+    """Run BroRL's simulator and yield the measurement of every step, beginning with step 0 before any update.
+
+    Raises ValueError for settings that are not possible.
+    """
     simulation.check()
     state = _State(simulation)
     start = state.probabilities()
@@ -128,9 +134,9 @@ class _State:
         self.z -= self.rates / (1 - beta1**step) * self.first_moment / scale
 
     def _gradient(self, p: Floats, row: int) -> Floats:
-        """Return the gradient of the surrogate loss with respect to z [V].
+        """Return the gradient of the surrogate loss with respect to the logits z [V] at one rollout size.
 
-        It is −p (w − Σ w p), or −(w − p Σ w) for the policy gradient.
+        For token weights w and probabilities p it is −p (w − Σ w p), or −(w − p Σ w) for the policy gradient.
         """
         weights = self._centred_weights(p, row)
         if self.simulation.rule == "counted":
@@ -138,7 +144,10 @@ class _State:
         return p * weights.sum() - weights
 
     def _centred_weights(self, p: Floats, row: int) -> Floats:
-        """Return the weights r̃_j n_j / N [V], with rewards ±1 of the draws minus their mean."""
+        """Draw N tokens and return the weights r̃_j n_j / N [V]: centred reward times share of the draws.
+
+        Rewards are ±1 minus their mean over the draws.
+        """
         size = self.simulation.sizes[row]
         counts = _draw(p, size, self.streams[row])
         num_right = counts[: self.simulation.num_correct].sum()
@@ -150,9 +159,9 @@ class _State:
 
 
 def _draw(p: Floats, size: int, random: np.random.Generator) -> NDArray[np.int64]:
-    """Return the counts [V] of `size` independent draws.
+    """Return how often each token [V] comes up in `size` independent draws from the probabilities `p`.
 
-    They come from inverting the cumulative distribution at sorted uniforms.
+    The counts come from inverting the cumulative distribution at sorted uniforms.
     """
     edges = np.cumsum(p.astype(np.float64))
     uniforms = np.sort(random.random(size)) * edges[-1]
@@ -160,9 +169,9 @@ def _draw(p: Floats, size: int, random: np.random.Generator) -> NDArray[np.int64
 
 
 def ablations(base: Simulation) -> dict[str, Simulation]:
-    """Return the paper's simulation and variants by name.
+    """Return the simulation of the BroRL paper and variants of it, by name.
 
-    The variants tell what in Figure 3 is due to the method, to the optimizer and to the start.
+    The variants tell what in the paper's Figure 3 is due to the method, to the optimizer and to the initial logits.
     """
     return {
         "paper": base,
@@ -175,7 +184,7 @@ def ablations(base: Simulation) -> dict[str, Simulation]:
 def equal_draws(base: Simulation, small: int, large: int) -> dict[str, Simulation]:
     """Return simulations that spend equally many draws on many small or few large steps, by name.
 
-    The large steps have the learning rate scaled in three ways.
+    The simulations with large steps have a learning rate that is constant, or scaled by the square root or linearly.
     """
     draws = base.num_steps * small
     if draws % large:

@@ -34,7 +34,10 @@ class SuccessPrior:
         return self.a * self.b / (total * (total + 1))
 
     def posterior(self, successes: float, failures: float) -> SuccessPrior:
-        """Return the posterior after more rollouts, which is the prior of the next ones."""
+        """Return the posterior distribution of a prompt's success rate after more rollouts.
+
+        It is the prior for the rollouts that follow.
+        """
         return SuccessPrior(self.a + successes, self.b + failures)
 
     def keep_rate(self, num_rollouts: int) -> float:

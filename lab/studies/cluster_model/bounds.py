@@ -13,9 +13,9 @@ Float64 = NDArray[np.float64]
 
 
 def lower_bound_s(load: Load, shape: ClusterShape) -> float:
-    """Return max(total work / engines, longest rollout alone), in seconds.
+    """Return a lower bound in seconds on sampling a load: max(total work / engines, longest rollout alone).
 
-    Work counts every prompt once, and the fixed cost of a step at a full batch.
+    The work counts every prompt once, and the fixed cost of a decoding step at a full batch.
     """
     curve = shape.curve
     lengths, work, prefill_s = _work(load, shape)
@@ -28,12 +28,12 @@ def lower_bound_s(load: Load, shape: ClusterShape) -> float:
 
 
 def unmoved_bound_s(load: Load, shape: ClusterShape) -> float:
-    """Return a lower bound for schedules that leave a rollout on the engine where it started, as all here do.
+    """Return a lower bound in seconds for schedules that leave each rollout on the engine where it started.
 
-    An engine makes at least as many steps as its longest rollout has tokens, l, however small its batch is by then. In
-    T seconds it has T − l · step_s for all else. Rollouts of l tokens or more, of work W(l) together, therefore need
-    k(l) = W(l) / (T − l · step_s) engines or more. All engines together make at least ∫ k(l) dl steps. T is the
-    shortest time in which that and all work fit.
+    All dispatchers of this simulation are such schedules. An engine makes at least as many steps as its longest rollout
+    has tokens, l, however small its batch is by then. In T seconds it has T − l · step_s for all else. Rollouts of l
+    tokens or more, of work W(l) together, therefore need k(l) = W(l) / (T − l · step_s) engines or more. All engines
+    together make at least ∫ k(l) dl steps. T is the shortest time in which that and all work fit.
     """
     lengths, work, prefill_s = _work(load, shape)
     order = np.argsort(-lengths, kind="stable")
@@ -64,9 +64,9 @@ def unmoved_bound_s(load: Load, shape: ClusterShape) -> float:
 
 
 def _work(load: Load, shape: ClusterShape) -> tuple[Float64, Float64, float]:
-    """Return the tokens of each rollout, its seconds without the fixed cost of steps, and seconds of all prompts.
+    """Return each rollout's tokens and decoding seconds, and the seconds that all prompts of a load take.
 
-    Every prompt is computed once.
+    Decoding seconds leave out the fixed cost of steps. Every prompt is computed once.
     """
     curve = shape.curve
     lengths = np.concatenate([np.asarray(responses, np.float64) for responses in load.lengths])

@@ -19,22 +19,22 @@ class Dispatcher(Protocol):
     """A policy that decides which engine samples what. It sees which rollouts ended, but no length in advance."""
 
     def assign(self) -> tuple[int, Chunk] | None:
-        """Return the next chunk to sample and its engine, or None for now."""
+        """Return the next chunk of rollouts to sample and its engine, or None when no chunk should be sent now."""
 
     def progress(self, engine: int, number: int, num_started: int, num_ended: int, age: float) -> None:
-        """Take an engine's report about a chunk: rollouts started and ended, and mean age in tokens."""
+        """Take an engine's report about a chunk: numbers of started and ended rollouts, and mean age in tokens."""
 
     def finish(self, engine: int, chunk: Chunk) -> None:
-        """Take an engine's report that all rollouts of a chunk have ended."""
+        """Take an engine's report that all rollouts of a chunk that was sent to the engine have ended."""
 
     def steals(self) -> list[Steal]:
-        """Return the chunks that engines should give back for other engines."""
+        """Return the chunks of rollouts that engines should give back, so that other engines can sample them."""
 
     def withdrawn(self, number: int) -> None:
-        """Take an engine's reply that it gave a chunk back unstarted."""
+        """Take an engine's reply that it gave back a chunk of rollouts that it had not started."""
 
     def kept(self, number: int) -> None:
-        """Take an engine's reply that it had already started a chunk that it should give back."""
+        """Take an engine's reply that it keeps a chunk of rollouts, because it had already started them."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ class ClusterResult:
 
     @property
     def over_bound(self) -> float:
-        """Time to sample everything, over the lower bound."""
+        """Time to sample all rollouts of a load, divided by the lower bound for all schedules."""
         return self.makespan_s / self.bound_s
 
     @property
     def over_unmoved(self) -> float:
-        """Time to sample everything, over the bound for schedules that move no started rollout."""
+        """Time to sample all rollouts, divided by the lower bound for schedules that move no started rollout."""
         return self.makespan_s / self.unmoved_bound_s
 
 
@@ -86,7 +86,7 @@ class Cluster:
         return sum(engine.num_ended for engine in self._engines)
 
     def run(self, load: Load) -> ClusterResult:
-        """Sample everything that the dispatcher assigns, and return the result."""
+        """Simulate the sampling of all rollouts that the dispatcher assigns to engines, and return time and costs."""
         handlers = {
             "end": self._end, "arrive": self._arrive, "tick": self._tick, "ask": self._ask, "hear": self._hear,
             "answer": self._answer,
@@ -136,7 +136,7 @@ class Cluster:
         self._reschedule(engine)
 
     def _tick(self, engine: int, _: object) -> None:
-        """Report from a busy engine that has sent nothing for too long."""
+        """Send a progress report from a simulated engine that is busy and has sent none for too long."""
         model, reports = self._engines[engine], self._reports[engine]
         self._is_ticking[engine] = model.batch > 0
         if model.batch:

@@ -26,9 +26,9 @@ class EngineCurve:
     source: str  # source of the numbers
 
     def decode_s(self, batch: int, context: int, num_steps: int) -> float:
-        """Return the seconds of `num_steps` steps with the same rollouts.
+        """Return the seconds of `num_steps` decoding steps of an engine with the same rollouts.
 
-        Their context grows by `batch` tokens a step.
+        The attended context grows by `batch` tokens a step.
         """
         grown = batch * num_steps * (num_steps - 1) / 2
         return num_steps * (self.step_s + self.rollout_s * batch) + self.context_s * (num_steps * context + grown)
@@ -39,9 +39,9 @@ class EngineCurve:
 
 
 def read_curve(path: Path) -> EngineCurve:
-    """Read a curve that `EngineCurve.write` wrote, possibly among other keys.
+    """Read an engine's curve of step times from a JSON file, which may hold other keys too.
 
-    Raises DataError when a key is missing.
+    Raises DataError when a key of the curve is missing.
     """
     content = json.loads(path.read_text())
     content = content.get("curve", content)
@@ -57,7 +57,7 @@ def read_curve(path: Path) -> EngineCurve:
 def fit(
     batches: Sequence[int], contexts: Sequence[int], seconds: Sequence[float], prefill_tokens_per_s: float, source: str
 ) -> EngineCurve:
-    """Fit a curve by least squares of relative errors, with coefficients of at least zero.
+    """Fit an engine's curve of step times by least squares of relative errors, with coefficients of at least zero.
 
     A negative coefficient is left out and the others are fitted again. `contexts` are attended tokens, summed over the
     batch.

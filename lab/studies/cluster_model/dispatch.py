@@ -24,24 +24,24 @@ class Fixed:
         self._assignments = deque((engine, chunk) for engine, share in enumerate(shares) for chunk in share)
 
     def assign(self) -> tuple[int, Chunk] | None:
-        """Return the next assignment that was decided at the start, or None."""
+        """Return the next chunk of rollouts with the engine that was fixed at the start, or None when all are sent."""
         return self._assignments.popleft() if self._assignments else None
 
     def progress(self, engine: int, number: int, num_started: int, num_ended: int, age: float) -> None:
-        """Ignore an engine's progress report, because all chunks were assigned at the start."""
+        """Ignore an engine's progress report, because all rollouts were assigned to engines at the start."""
 
     def finish(self, engine: int, chunk: Chunk) -> None:
-        """Ignore a finished chunk, because all chunks were assigned at the start."""
+        """Ignore the end of a chunk of rollouts, because all rollouts were assigned to engines at the start."""
 
     def steals(self) -> list[Steal]:
-        """Return an empty list, because a fixed dispatcher moves no chunk between engines."""
+        """Return an empty list, because this dispatcher moves no rollouts between engines."""
         return []
 
     def withdrawn(self, number: int) -> None:
-        """Ignore a chunk that an engine gave back, because a fixed dispatcher never requests one."""
+        """Ignore a chunk of rollouts that an engine gave back, because this dispatcher never asks for one."""
 
     def kept(self, number: int) -> None:
-        """Ignore a chunk that an engine did not give back, because a fixed dispatcher never requests one."""
+        """Ignore that an engine keeps a chunk of rollouts, because this dispatcher never asks for one back."""
 
 
 class Pulled(Fixed):
@@ -59,7 +59,10 @@ class Pulled(Fixed):
         self._free = set(range(shape.num_engines))
 
     def assign(self) -> tuple[int, Chunk] | None:
-        """Return the queue's next chunk and the engine with the fewest rollouts, or None."""
+        """Return the next chunk of rollouts in the queue, and the engine with the fewest rollouts.
+
+        The result is None when the queue is empty or no engine has room.
+        """
         if not self._queue or not self._free:
             return None
         engine = min(self._free, key=lambda candidate: (self._held[candidate], candidate))
@@ -68,7 +71,7 @@ class Pulled(Fixed):
         return engine, chunk
 
     def progress(self, engine: int, number: int, num_started: int, num_ended: int, age: float) -> None:
-        """Count the rollouts of a chunk that have ended, which leave the engine's batch."""
+        """Count how many rollouts of a chunk have ended, because ended rollouts leave room in the engine's batch."""
         self._charge(engine, self._ended.get(number, 0) - num_ended)
         self._ended[number] = num_ended
 
@@ -117,17 +120,17 @@ class Planned:
         self.kept = self._placement.kept
 
     def assign(self) -> tuple[int, Chunk] | None:
-        """Return the next chunk and its engine as the real pool's planner chooses them, or None."""
+        """Return the next chunk of rollouts and its engine as the real vLLM pool's planner chooses them, or None."""
         assignment = self._placement.assign()
         return None if assignment is None else (assignment[0], self._chunks[assignment[1]])
 
     def finish(self, engine: int, chunk: Chunk) -> None:
-        """Report the response lengths of a finished chunk to the real pool's planner."""
+        """Report the response lengths of a finished chunk of rollouts to the planner of the real vLLM pool."""
         self._placement.finish(engine, chunk.number, np.asarray(chunk.lengths, np.int32))
 
 
 def warm_history(before: Load) -> LengthHistory:
-    """Return the length history after a step with other prompts of the same tasks."""
+    """Return the history of response lengths that a step with other prompts of the same tasks leaves."""
     history = LengthHistory()
     for prompt, (task, lengths) in enumerate(zip(before.tasks, before.lengths, strict=True)):
         history.observe(task, f"before/{prompt}", np.asarray(lengths, np.int32))
@@ -135,7 +138,7 @@ def warm_history(before: Load) -> LengthHistory:
 
 
 def pieces(load: Load, size: int) -> Iterator[Chunk]:
-    """Yield the groups of a load in chunks of at most `size` rollouts, numbered in order."""
+    """Yield the groups of a load in chunks of at most `size` rollouts of one prompt, numbered in order."""
     number = 0
     for prompt, (num_tokens, lengths) in enumerate(zip(load.prompt_tokens, load.lengths, strict=True)):
         for first in range(0, len(lengths), size):
@@ -144,7 +147,7 @@ def pieces(load: Load, size: int) -> Iterator[Chunk]:
 
 
 def whole_groups(load: Load, shape: ClusterShape) -> Dispatcher:
-    """Return a dispatcher that sends each group at once to the engine with the fewest rollouts so far."""
+    """Return a dispatcher that assigns whole groups at the start, each to the engine with the fewest rollouts."""
     shares: list[list[Chunk]] = [[] for _ in range(shape.num_engines)]
     given = [0] * shape.num_engines
     for chunk in pieces(load, max(map(len, load.lengths))):
@@ -155,7 +158,10 @@ def whole_groups(load: Load, shape: ClusterShape) -> Dispatcher:
 
 
 def whole_groups_pulled(load: Load, shape: ClusterShape) -> Dispatcher:
-    """Return a dispatcher that sends whole groups as engines get room, which is the kinder form of pinning."""
+    """Return a dispatcher that sends each whole group to one engine as soon as that engine has room.
+
+    Of the two dispatchers that pin groups to engines it is the better one.
+    """
     return Pulled(list(pieces(load, max(map(len, load.lengths)))), shape)
 
 
@@ -167,13 +173,13 @@ def static_split(load: Load, shape: ClusterShape) -> Dispatcher:
 
 
 def scatter(load: Load, shape: ClusterShape) -> Dispatcher:
-    """Return a dispatcher that sends single rollouts round robin, all at once."""
+    """Return a dispatcher that assigns single rollouts to engines round robin, all at the start."""
     singles = list(pieces(load, 1))
     return Fixed([singles[engine :: shape.num_engines] for engine in range(shape.num_engines)])
 
 
 def scatter_pulled(load: Load, shape: ClusterShape) -> Dispatcher:
-    """Return a dispatcher that sends single rollouts to the engine with the fewest.
+    """Return a dispatcher that sends single rollouts to the engine that has the fewest, as soon as it has room.
 
     It has the best balance and the most prefill.
     """
@@ -181,7 +187,7 @@ def scatter_pulled(load: Load, shape: ClusterShape) -> Dispatcher:
 
 
 def known_lengths(load: Load, shape: ClusterShape) -> Dispatcher:
-    """Return a dispatcher that sends single rollouts, the longest first, to the engine with the fewest.
+    """Return a dispatcher that sends single rollouts, the longest first, to the engine that has the fewest.
 
     It is a reference: no real dispatcher knows the lengths in advance.
     """

@@ -64,7 +64,10 @@ class EngineModel:
         return self.time_s + self.curve.decode_s(self.batch, self._context, self._ends[0][0] - self.num_steps)
 
     def add(self, chunk: Chunk, now_s: float) -> None:
-        """Queue a chunk, which starts at the end of the current step, or at once when the engine is idle."""
+        """Queue a chunk of rollouts on the simulated engine.
+
+        It starts at the end of the current step, or at once when the engine is idle, if the batch has room.
+        """
         self.waiting.append(chunk)
         if self.batch < self.max_batch and self._is_between_steps(now_s):
             self._admit()
@@ -75,16 +78,16 @@ class EngineModel:
         return self._chunks.values()
 
     def run_until(self, now_s: float) -> None:
-        """Finish the step that is under way at `now_s`, unless a rollout ends with it."""
+        """Simulate an engine up to the end of the step under way at `now_s`, unless a rollout ends with that step."""
         self._is_between_steps(now_s)
 
     def age(self, chunk: Chunk) -> float:
-        """Return the mean number of tokens of a chunk's running rollouts."""
+        """Return the mean number of tokens that the running rollouts of a chunk have so far."""
         num_running = chunk.num_started - chunk.num_ended
         return self.num_steps - chunk.started_at / num_running if num_running else 0.0
 
     def withdraw(self, number: int) -> Chunk | None:
-        """Return a chunk that has not started and remove it, or return None when it has, or is not here."""
+        """Remove and return a queued chunk of rollouts, or return None when it has started or is not on this engine."""
         for chunk in self.waiting:
             if chunk.number == number and chunk.num_started == 0:
                 self.waiting.remove(chunk)
@@ -92,7 +95,7 @@ class EngineModel:
         return None
 
     def run_to_next_end(self) -> list[Chunk]:
-        """Decode until a rollout ends and admit waiting ones, and return the chunks that had a rollout end."""
+        """Simulate decoding until a rollout ends, admit waiting ones, and return the chunks with an ended rollout."""
         self._decode(self._ends[0][0] - self.num_steps)
         ended: dict[int, Chunk] = {}
         while self._ends and self._ends[0][0] == self.num_steps:
@@ -117,9 +120,9 @@ class EngineModel:
         self._context += num_steps * self.batch
 
     def _is_between_steps(self, now_s: float) -> bool:
-        """Finish the step that is under way at `now_s`, and return True, unless a rollout ends with it.
+        """Simulate an engine up to the end of the step under way at `now_s`, and return whether this was possible.
 
-        When one does, others are admitted anyway.
+        The result is False when a rollout ends with that step, because waiting rollouts are admitted then anyway.
         """
         if not self._ends:
             self.time_s = max(self.time_s, now_s)

@@ -40,7 +40,7 @@ HEAVY = LengthDistribution(
 
 
 def draw_load(law: LengthDistribution, num_prompts: int, num_per_prompt: int, prompt_tokens: int, seed: int) -> Load:
-    """Draw a load from a length distribution, all of one task, with prompts of `prompt_tokens`."""
+    """Draw a load of response lengths from a distribution, all of one task, with prompts of `prompt_tokens` tokens."""
     random = np.random.default_rng(seed)
     medians = law.median * np.exp(law.spread_of_prompts * random.standard_normal((num_prompts, 1)))
     lengths = medians * np.exp(law.spread_of_rollouts * random.standard_normal((num_prompts, num_per_prompt)))
@@ -51,7 +51,7 @@ def draw_load(law: LengthDistribution, num_prompts: int, num_per_prompt: int, pr
 
 
 def recorded_distribution(rows: Sequence[Mapping[str, float]]) -> LengthDistribution:
-    """Return the log-normal with the mean, and the share at the limit, of a run's metrics.
+    """Return the log-normal distribution of response lengths with the mean and truncated share of a run's metrics.
 
     Half of its variance lies between prompts, which metrics do not tell. Raises DataError when no row has response
     lengths.

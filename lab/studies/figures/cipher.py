@@ -34,7 +34,7 @@ class CipherCurve(NamedTuple):
 
 
 def read_curves(lines: Iterable[str]) -> dict[PlainArm, dict[int, CipherCurve]]:
-    """Return the curves of success over rollouts, by arm and seed."""
+    """Return curves of held-out pass@1 over sampled rollouts, by combination of settings and by seed."""
     curves: dict[PlainArm, dict[int, CipherCurve]] = {}
     for line in lines:
         row = json.loads(line)
@@ -47,14 +47,15 @@ def read_curves(lines: Iterable[str]) -> dict[PlainArm, dict[int, CipherCurve]]:
 
 
 def score_at(curve: CipherCurve, amount: int) -> float:
-    """Return a run's success at a number of rollouts, interpolated between measurements."""
+    """Return a run's pass@1 after a number of rollouts, interpolated between measurements."""
     return float(np.interp(amount, curve.sampled, curve.score))
 
 
 def arm_table(curves: dict[PlainArm, dict[int, CipherCurve]]) -> tuple[Sequence[str], list[list[str]]]:
-    """Return the header and rows of a table of success after given numbers of rollouts, with one row for each arm.
+    """Return the header and rows of a table of pass@1 after given numbers of rollouts.
 
-    Cells are the mean over seeds ± Student's 95 % interval, in %. Incomplete runs are left out.
+    Each combination of settings has one row. Cells are the mean over seeds ± Student's 95 % interval, in %. Incomplete
+    runs are left out.
     """
     header = ["arm", "seeds", *(f"{amount:,}" for amount in AMOUNTS), "updates"]
     rows = []
@@ -71,7 +72,7 @@ def arm_table(curves: dict[PlainArm, dict[int, CipherCurve]]) -> tuple[Sequence[
 
 
 def draw_curves(curves: Mapping[Any, Mapping[int, CipherCurve]], path: Path) -> None:
-    """Draw every run's success over rollouts, on a linear and on a logarithmic scale."""
+    """Draw every run's pass@1 over sampled rollouts, on a linear and on a logarithmic scale."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4.2), layout="constrained")

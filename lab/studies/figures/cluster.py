@@ -13,9 +13,10 @@ Curve = Sequence[tuple[int, ClusterResult]]  # (number of engines, result)
 
 
 def draw_scaling(curves: Mapping[str, Curve], path: Path) -> None:
-    """Draw makespan over the lower bound, idle share, and prefill over once per prompt.
+    """Draw the makespan, idle share and prefill of simulated dispatchers over the number of engines.
 
-    Each way to dispatch has one line.
+    The makespan is divided by its lower bound, and prefill by computing every prompt once. Each way to dispatch has one
+    line.
     """
     titles = ("makespan over the lower bound", "engines idle, %", "prompts computed, times")
     figure, axes = make_panels(3, titles, "engines")

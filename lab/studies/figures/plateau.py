@@ -18,9 +18,10 @@ RATES = ("pass@1", "within reach", "beyond")
 
 
 def print_plateau_tables(output: Path) -> None:
-    """Print each part's last line by seed, and the means over seeds ± Student's 95 % interval.
+    """Print the last measurement of each part of training by seed, and means over seeds ± Student's 95 % interval.
 
-    Columns with `=s` are at the time when the seed's first arm ended.
+    The parts are training up to the plateau, and each arm (combination of settings) that continues from it. Columns
+    with `=s` are at the time when the seed's first arm ended.
     """
     parts: dict[str, dict[int, list[dict[str, Any]]]] = {}
     for text in output.read_text(encoding="utf-8").splitlines():
@@ -46,9 +47,9 @@ def print_plateau_tables(output: Path) -> None:
 
 
 def rates_of(lines: Sequence[Mapping[str, Any]], seconds: float) -> list[float]:
-    """Return a run's success rates in %.
+    """Return a run's success rates in %, at its last measurement and after `seconds`.
 
-    They are the last line's rates, then pass@1 and success beyond reach after `seconds`.
+    After `seconds` they are pass@1 and the success rate on ciphers that the base model was not taught.
     """
     rates = [lines[-1][name] for name in RATES]
     for name in ("pass@1", "beyond"):

@@ -16,10 +16,10 @@ Runs = dict[tuple[int, float], dict[int, list[dict[str, Any]]]]  # lines by N an
 
 
 def print_pool_table(output: Path) -> None:
-    """Print the last pass@1 of each arm in %, and draw a figure next to the output.
+    """Print the last pass@1 of runs with each rollout size N, with and without retirement of solved prompts, in %.
 
-    Arms with retirement also get the shares of rollouts and seconds after which they reach the last pass@1 of the same
-    N without it.
+    A figure is drawn next to the output. Runs with retirement also get the shares of rollouts and seconds after which
+    they reach the last pass@1 of the same N without it.
     """
     runs: Runs = {}
     for text in output.read_text(encoding="utf-8").splitlines():
@@ -46,17 +46,20 @@ def print_pool_table(output: Path) -> None:
 
 
 def label_of(size: int, retire: float) -> str:
-    """Return the label of an arm with rollout size `size` and retirement from the share `retire`."""
+    """Return the label of runs with rollout size `size` that retire prompts from a success rate of `retire` on."""
     return f"N = {size}, retire_from={retire}" if retire else f"N = {size}, all asked"
 
 
 def share_until(lines: Sequence[Mapping[str, Any]], without: Sequence[Mapping[str, Any]], unit: str) -> str:
-    """Return the share of the other run's rollouts or seconds after which a run reaches its last pass@1, as text."""
+    """Return when a run reaches the last pass@1 of the run `without`, as a share of that run's rollouts or seconds.
+
+    The share is a text, which is "never" for a run that does not reach it.
+    """
     end = without[-1]
     amount = first_reached_at(column(lines, unit), column(lines, "pass@1"), end["pass@1"])
     return "never" if amount is None else f"{amount / end[unit]:.2f}"
 
 
 def column(lines: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
-    """Return the values of one quantity in all lines."""
+    """Return the values of one quantity in all lines of a run's measurements."""
     return [line[name] for line in lines]

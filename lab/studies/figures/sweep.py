@@ -45,7 +45,7 @@ class SizeRun:
     def from_rows(
         cls, size: int, seed: int, rows: Sequence[Mapping[str, Any]], rate: tuple[float, float] | None = None
     ) -> SizeRun:
-        """Return a run from the rows of its metrics file.
+        """Return a run's curves and step metrics from the rows of its metrics file.
 
         A validation in a step's row comes after that step. `rate` (rollouts sampled per second, seconds of everything
         else in a step), measured elsewhere, replaces the run's own times.
@@ -74,22 +74,22 @@ class SizeRun:
         )
 
     def score_at(self, name: str, axis: str, amount: float) -> float:
-        """Return a score at an amount of samples or seconds, interpolated between validations."""
+        """Return a run's validation score after an amount of samples or seconds, interpolated between validations."""
         return float(np.interp(amount, getattr(self, axis), self.scores[name]))
 
 
 def is_training_time(name: str) -> bool:
-    """Return whether a metric is a part of the step's training time.
+    """Return whether a metric is one of the times that add up to a step's training time.
 
-    `time/collect_s` includes `time/generate_s` and `time/reward_s`.
+    `time/generate_s` and `time/reward_s` are not, because `time/collect_s` includes them.
     """
     return name.startswith("time/") and name not in (*_NOT_TRAINING, "time/generate_s", "time/reward_s")
 
 
 def sweep_tables(runs: Sequence[SizeRun]) -> dict[str, Table]:
-    """Return tables of scores at equal samples and at equal time, and of what a step costs and measures.
+    """Return tables of a sweep's scores at equal samples and at equal time, and of the costs and metrics of a step.
 
-    Cells are mean ± standard error over seeds, with a row for each N.
+    Cells are mean ± standard error over seeds, with a row for each rollout size N.
     """
     samples, seconds = (min(getattr(run, axis)[-1] for run in runs) for axis in ("samples", "seconds"))
     names = list(runs[0].scores)
@@ -140,7 +140,7 @@ def _mean_and_error(values: Sequence[float]) -> str:
 
 
 def draw_sweep(runs: Sequence[SizeRun], path: Path) -> None:
-    """Draw pass@1 and pass@k over samples and over time into `path`, and what a step costs into `…_steps.png`."""
+    """Draw a sweep's pass@1 and pass@k over samples and over time into `path`, and step metrics into `…_steps.png`."""
     names = list(runs[0].scores)
     titles = [f"{name}, held out, %" for name in names for _ in range(2)]
     figure, axes = make_panels(len(titles), titles, "")
@@ -161,7 +161,10 @@ def draw_sweep(runs: Sequence[SizeRun], path: Path) -> None:
 
 
 def _draw_mean(axis: Any, curves: Sequence[tuple[SizeRun, Curve, Curve]]) -> None:
-    """Draw the mean over seeds of each N as a line, and the seeds as faint lines. `curves` are (run, x, y)."""
+    """Draw the mean over seeds of each rollout size N as a line, and the seeds as faint lines.
+
+    `curves` are (run, x, y).
+    """
     for row, size in enumerate(sorted({run.size for run, _, _ in curves})):
         members = [(x, y) for run, x, y in curves if run.size == size]
         length = min(len(y) for _, y in members)

@@ -55,12 +55,15 @@ class Ring:
 
 
 def longest_s(seconds: float) -> float:
-    """Return the longest time of a check whose all-reduce itself may take `seconds`."""
+    """Return the longest time of an all-reduce check, start and kill included, if the all-reduce may take `seconds`."""
     return START_S + seconds + KILL_S
 
 
 def check_node(this: NodeRank, num_gpus: int, seconds: float) -> Check:
-    """Check an all-reduce between the processes of this node alone, where every failure is this node's fault."""
+    """Check an all-reduce between the processes of this node alone.
+
+    If it fails, the fault is in this node.
+    """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     per_node = num_gpus or CPU_RANKS
@@ -75,7 +78,7 @@ def check_job(
     num_gpus: int,
     seconds: float,
 ) -> Check:
-    """Check an all-reduce between all processes of `nodes`, which include this node."""
+    """Check an all-reduce between all processes of these nodes, which include this node."""
     per_node = num_gpus or 1
     ring = Ring(nodes, per_node, this.address, this.port + 1, has_gpus=num_gpus > 0)
     answers = _run(ring, nodes.index(this.node), seconds)
@@ -90,7 +93,7 @@ def check_pair(
 ) -> Check:
     """Check an all-reduce between the processes of two nodes.
 
-    `between` holds this node's rank in the pair and the address at which the two meet.
+    `between` holds this node's rank in the pair and the address at which the two nodes meet.
     """
     per_node = num_gpus or 1
     ring = Ring(pair, per_node, between.address, between.port, has_gpus=num_gpus > 0)
@@ -99,7 +102,7 @@ def check_pair(
 
 
 def _run(ring: Ring, node: int, seconds: float) -> list[ProbeResult]:
-    """Run the ranks of the ring's `node`-th node, each in a process, and return their results."""
+    """Run this node's ranks of an all-reduce, each in a process of its own, and return their results."""
     environment = {"OMP_NUM_THREADS": "1", "TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
     probes = []
     for device in range(ring.per_node):
@@ -122,7 +125,7 @@ def _run(ring: Ring, node: int, seconds: float) -> list[ProbeResult]:
 
 
 def _judge(name: str, ring: Ring, answers: Sequence[ProbeResult]) -> Check:
-    """Return the all-reduce check of a node, from the results of its ranks."""
+    """Return the outcome of a node's all-reduce check, from the results of the node's ranks."""
     is_own_fault = len(ring.nodes) == 1
     reason = ""  # error of the first rank that failed
     missing: set[int] = set()
@@ -152,7 +155,10 @@ def _judge(name: str, ring: Ring, answers: Sequence[ProbeResult]) -> Check:
 
 
 def pair_rounds(nodes: Sequence[str]) -> list[list[Pair]]:
-    """Return the pairs of neighbours in the ring of nodes, in rounds whose pairs share no node."""
+    """Return the pairs of neighbours in a ring of nodes, grouped in rounds.
+
+    The pairs of one round share no node, so they can run at the same time.
+    """
     neighbours = [*nodes[1:], nodes[0]]
     edges = list(zip(nodes, neighbours, strict=True))
     last = []
@@ -162,7 +168,10 @@ def pair_rounds(nodes: Sequence[str]) -> list[list[Pair]]:
 
 
 def nodes_at_fault(nodes: Sequence[str], went_well: Mapping[Pair, bool]) -> list[str]:
-    """Return the nodes whose pairs all failed, or an empty list when that is true of every node."""
+    """Return the nodes whose all-reduces with their neighbours all failed.
+
+    The list is empty if that is true of every node.
+    """
     well: set[str] = set()
     for pair, pair_went_well in went_well.items():
         if pair_went_well:
@@ -178,10 +187,10 @@ def find_fault(
     try_pair: Try,
     seconds: float,
 ) -> list[str]:
-    """Return those of `nodes` that are at fault, after trying an all-reduce between neighbours.
+    """Find the nodes at fault for a failed all-reduce, by all-reduces between pairs of neighbours.
 
-    Every node of the job must call this at the same time, also a node outside `nodes`. A try takes at most `seconds`.
-    Raises ResourceError as `Rendezvous.exchange` does.
+    Every node of the Slurm job must call this at the same time, also a node outside `nodes`. An all-reduce takes at
+    most `seconds`. Raises ResourceError as `Rendezvous.exchange` does.
     """
     addresses = rendezvous.exchange(rendezvous.own_address, seconds)
     address_of = {node: node for node in this.nodes}  # fall back to the name of a lost node
@@ -206,7 +215,10 @@ def find_fault(
 
 
 def with_blame(check: Check, node: str, faults: Sequence[str]) -> Check:
-    """Return a failed check of all nodes, completed for one node's report with the nodes at fault."""
+    """Return the failed all-reduce check of all nodes with the names of the nodes at fault.
+
+    It is completed for the report of one node.
+    """
     if node in faults:
         return replace(check, found=f"{check.found}; it fails with both neighbours", is_shared=False)
     who = "no node is at fault alone"
@@ -274,9 +286,9 @@ def _device(wanted: dict[str, Any]) -> Any:
 
 
 def _all_reduce(rank: int, size: int, device: Any) -> float:
-    """Return the bandwidth of an all-reduce in GiB/s for each rank (NCCL's bus bandwidth).
+    """Run an all-reduce and return its bandwidth in GiB/s for each rank (NCCL's bus bandwidth).
 
-    Raises ValueError for a wrong sum.
+    Raises ValueError if the sum is wrong.
     """
     import torch
     from torch import distributed

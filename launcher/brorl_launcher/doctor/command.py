@@ -46,9 +46,9 @@ FOLDER = "doctor"  # folder name in the run folder
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the checks, print their table, write their files, and return the exit code.
+    """Check whether a run can start here, print and write the results, and return the exit code.
 
-    0: nothing refuses the run, though there may be warnings. 2: refused, or a mistake in the input. 1: a bug.
+    0: no check refuses the run, though there may be warnings. 2: refused, or a mistake in the input. 1: a bug.
     """
     options, rest = parse(argv)
     line = parse_command_line(rest, "doctor", (__doc__ or "").strip())
@@ -76,7 +76,7 @@ def examine_node(
     this: NodeRank,
     ports: Sequence[int],
 ) -> NodeReport:
-    """Return the report of this node's checks.
+    """Check this node's hardware, software, data and model, and return the report.
 
     It takes about ten seconds where nothing is wrong, and every check has a deadline.
     """
@@ -101,7 +101,7 @@ def examine_node(
 
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Return the doctor's own options, and the remaining arguments, which every command takes."""
+    """Return the options of `brorl doctor`, and the remaining arguments, which are settings of the run."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--job", action="store_true")
     parser.add_argument("--report", type=Path)
@@ -114,7 +114,10 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def read_ports(text: str) -> list[int]:
-    """Return the port numbers of a list such as `6379,20000-20010`. Raises ConfigError."""
+    """Return the port numbers in a list such as `6379,20000-20010`.
+
+    Raises ConfigError for a list of another form.
+    """
     ports: list[int] = []
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
@@ -133,7 +136,10 @@ def examine(
     options: argparse.Namespace,
     this: NodeRank,
 ) -> DoctorVerdict:
-    """Return the verdict on this node, or on the job that it belongs to. Raises ConfigError."""
+    """Check this node, or all nodes of the Slurm job that it belongs to, and return the verdict.
+
+    Raises ConfigError for wrong input.
+    """
     ports = read_ports(options.ports)
     config = load_config(*line)
     configure(config)
@@ -147,7 +153,10 @@ def examine(
 
 
 def to_json(verdict: DoctorVerdict) -> dict[str, object]:
-    """Return the content of `--json`: `ok`, the reports of the `nodes`, and the failures `between` them."""
+    """Return the results of all checks as the JSON object for `--json`.
+
+    It has `ok`, the reports of the `nodes`, and the failures `between` them.
+    """
     return {
         "ok": verdict.is_ok,
         "nodes": [report.to_json() for report in verdict.reports],
@@ -156,7 +165,7 @@ def to_json(verdict: DoctorVerdict) -> dict[str, object]:
 
 
 def show(verdict: DoctorVerdict, num_nodes: int) -> None:
-    """Print the table of checks, what to do, and the verdict in one line."""
+    """Print the table of checks, advice on failures and warnings, and the verdict in one line."""
     console, reports = Console(), verdict.reports
     header = table_header(reports)
     rows = table_rows(reports)
@@ -170,7 +179,7 @@ def show(verdict: DoctorVerdict, num_nodes: int) -> None:
 
 
 def conclusion(verdict: DoctorVerdict, num_nodes: int) -> str:
-    """Return the doctor's verdict as one line."""
+    """Return one line that says whether the checks of all nodes allow the run to start."""
     names: dict[str, set[str]] = {WARN: set(), FAIL: set()}
     for report in verdict.reports:
         for check in report.checks:

@@ -33,7 +33,10 @@ CONSTANTS_ADVICE = "leave the task out, or choose another verifier: a policy lea
 
 
 def check_data(config: BroRLConfig) -> Iterator[Check]:
-    """Check each source of prompts: its files, and whether their first rows can be read as questions."""
+    """Check each source of prompts in the settings.
+
+    Its files must exist, and its first rows must be readable as questions.
+    """
     for where, source in config.data.sources():
         name = f"data, {getattr(source, 'name', '')}" if where != "data" else "data"
         settings = OmegaConf.to_container(OmegaConf.structured(literal(plain_source(source))))
@@ -48,13 +51,13 @@ def check_data(config: BroRLConfig) -> Iterator[Check]:
 
 
 def plain_source(source: SourceConfig) -> SourceConfig:
-    """Return a prompt source's settings without those that only sources in a mixture have."""
+    """Return the settings of a prompt source, without those that only sources in a mixture have."""
     settings = {name: getattr(source, name) for name in SourceConfig.__dataclass_fields__}
     return SourceConfig(**settings)
 
 
 def look_at_source(wanted: dict[str, Any]) -> dict[str, Any]:
-    """Read the first rows of one source, and return what was `found` or the `fault`."""
+    """Read the first rows of one prompt source, and return a text `found` about them or the `fault`."""
     schema = OmegaConf.structured(SourceConfig)
     merged = OmegaConf.merge(schema, wanted["source"])
     source: Any = OmegaConf.to_object(merged)
@@ -74,9 +77,9 @@ def _questions(source: SourceConfig) -> str:
 
 
 def _environment(source: SourceConfig, model: str) -> str:
-    """Check that the environment exists and that the model's chat template can talk to it.
+    """Check that a prompt source's environment exists and that the model's chat template supports it.
 
-    Without a model folder only the environment is checked. Returns a text for the table.
+    Without a model folder only the environment is checked. Returns a text for the table of checks.
     """
     from brorl_graders import make_environment
 
@@ -145,7 +148,10 @@ def _look_at(path: str, files: list[Path], source: SourceConfig) -> str:
 
 
 def check_constants(config: BroRLConfig) -> Iterator[Check]:
-    """Score twenty constant answers on some questions of every task, unless that check is switched off."""
+    """Check that no task rewards one of twenty constant answers, unless the settings switch this check off.
+
+    The constant answers are scored on some questions of every task.
+    """
     if config.rewards.constant_answers == "off":
         return
     sources = []
@@ -165,7 +171,7 @@ def check_constants(config: BroRLConfig) -> Iterator[Check]:
 
 
 def find_paid_constants(wanted: dict[str, Any]) -> dict[str, Any]:
-    """Return a sentence for each task that rewards a constant answer, as `sentences`."""
+    """Return a sentence for each task whose verifier rewards a constant answer, as `sentences`."""
     from nemo_brorl.evaluation.constant_answers import check_constants as find_paid
 
     rewards: Any = _settings(RewardsConfig, {**wanted["rewards"], "constant_answers": "warn"})

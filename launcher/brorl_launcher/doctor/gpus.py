@@ -59,7 +59,7 @@ def check_gpus(config: BroRLConfig) -> Iterator[Check]:
 
 
 def judge_count(wanted: int, seen: Mapping[str, Any]) -> Check:
-    """Return the check of the GPUs' number and kind, as torch sees them."""
+    """Check that the GPUs of this node, as torch sees them, are enough and of one kind."""
     devices: Sequence[Mapping[str, Any]] = seen["devices"]
     every_name = [device["name"] for device in devices]
     names = list(dict.fromkeys(every_name))  # distinct names in order
@@ -82,7 +82,7 @@ def judge_count(wanted: int, seen: Mapping[str, Any]) -> Check:
 
 
 def judge_memory(share: float, devices: Sequence[Mapping[str, Any]]) -> Check:
-    """Return the check whether each GPU has the engines' share of its memory free."""
+    """Check that each GPU has as much free memory as the share that vLLM engines take."""
     poorest = min(devices, key=lambda device: device["free"] / device["total"])
     if poorest["free"] < share * poorest["total"]:
         found = f"GPU {poorest['index']} has {poorest['free'] / GIB:.1f} of {poorest['total'] / GIB:.1f} GiB free"
@@ -93,7 +93,7 @@ def judge_memory(share: float, devices: Sequence[Mapping[str, Any]]) -> Check:
 
 
 def judge_graphs(largest_graph: int, max_num_seqs: int) -> Check:
-    """Say whether an engine decodes its fullest batch by a CUDA graph."""
+    """Check that a vLLM engine decodes its largest batch with a CUDA graph."""
     if largest_graph >= max_num_seqs:
         return Check("cuda graphs", OK, f"for batches of up to {largest_graph} sequences, as many as an engine decodes")
     if not largest_graph:
@@ -105,7 +105,7 @@ def judge_graphs(largest_graph: int, max_num_seqs: int) -> Check:
 
 
 def judge_smi(rows: str, users: str) -> Iterator[Check]:
-    """Yield checks of memory errors and of other processes.
+    """Yield checks of GPU memory errors and of other processes on the GPUs.
 
     `rows` and `users` are nvidia-smi's tables without header and units.
     """
@@ -134,9 +134,9 @@ def judge_smi(rows: str, users: str) -> Iterator[Check]:
 
 
 def judge_driver(overview: str, seen: Mapping[str, Any]) -> Check:
-    """Return the check of the driver.
+    """Check that the NVIDIA driver supports the CUDA version that torch was built for.
 
-    By CUDA's rule it serves every release of its own major version and of older ones.
+    By CUDA's rule a driver serves every release of its own major version and of older ones.
     """
     match = _CUDA.search(overview)
     cuda = str(seen["cuda"] or "")
@@ -170,7 +170,7 @@ def _cells(text: str, num: int) -> Iterator[list[str]]:
 
 
 def see_with_torch(_: dict[str, Any]) -> dict[str, Any]:
-    """Return what torch sees of the GPUs.
+    """Return what torch sees of this node's GPUs.
 
     `cuda` and `nccl` are versions, `devices` have index, name, and total and free bytes, `error` tells why torch could
     not look.

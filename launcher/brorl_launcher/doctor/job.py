@@ -38,7 +38,7 @@ SPREAD_S = 90.0  # greatest distance between nodes, beyond the longest check
 def write_word(folder: Path, node: str, word: str) -> str:
     """Write `word` into this node's file in the shared folder, so that the other nodes can look for it.
 
-    Returns what went wrong, or an empty text.
+    Returns an error message, or an empty text.
     """
 
     def put() -> str:
@@ -54,9 +54,9 @@ def write_word(folder: Path, node: str, word: str) -> str:
 
 
 def words_seen(folder: Path, words: Mapping[str, str], seconds: float) -> list[str]:
-    """Return the nodes whose file in the folder holds their word of `words`.
+    """Return the nodes whose file in the shared folder holds the word that `words` gives for the node.
 
-    Looks until all do, or for `seconds`, because file servers need a while to show new files.
+    It looks until all files do, or for `seconds`, because file servers need a while to show new files.
     """
     ends_at = time.monotonic() + seconds
     found: set[str] = set()
@@ -82,7 +82,7 @@ def is_word_fresh(folder: Path, node: str, max_age_s: float) -> bool:
 
 
 def remove_word(folder: Path, node: str) -> None:
-    """Delete the file with which this node showed that it sees the shared folder."""
+    """Delete this node's file in the shared folder, which other nodes look for."""
     with contextlib.suppress(OSError):
         _path(folder, node).unlink(missing_ok=True)
 
@@ -92,10 +92,10 @@ def judge_sights(
     sights: Mapping[str, Sequence[str]],
     folder: Path,
 ) -> dict[str, Check]:
-    """Return the shared-folder check of each node, from which nodes see whose files.
+    """Decide which nodes have the right shared folder, from which nodes see whose files.
 
-    The folder of most nodes is the right one. Of two equal halves the one with the first node is right, because the job
-    script has written there.
+    The folder that most nodes share is the right one. Of two equal halves the one with the first node is right, because
+    the job script has written there. Returns a check for each node.
     """
     advice = (
         "put the run folder (exp_manager.explicit_log_dir) on a file system that all nodes mount, and mount it in the "
@@ -160,7 +160,7 @@ class DoctorVerdict:
 
     @property
     def shared_failures(self) -> list[str]:
-        """Failures between nodes that are each in order by themselves, as texts."""
+        """Return the failures between nodes that each pass all checks alone, as texts."""
         texts: dict[str, None] = {}  # distinct texts in order
         for report in self.reports:
             for check in report.checks:
@@ -174,11 +174,11 @@ def examine_job(
     wanted: JobCheckSettings,
     look: Callable[[], NodeReport],
 ) -> DoctorVerdict:
-    """Check this node and the job's nodes together, and return the verdict.
+    """Check this node and all nodes of the Slurm job together, and return the verdict.
 
-    `look` checks this node. Each node writes `<node>.json` into `wanted.reports` before the last exchange. Then the
-    first node writes all of them again, with what it alone knows: who did not come, how the clocks differ, whose
-    packages differ.
+    `look` checks this node. Each node writes `<node>.json` into `wanted.reports` before the last exchange of results.
+    Then the first node writes all reports again, with what only it knows: which nodes did not come, how the clocks
+    differ, on which nodes packages differ.
     """
     word = secrets.token_hex(8)
     wrong = write_word(wanted.shared, this.node, word)
@@ -200,9 +200,9 @@ def _examine_together(
     word: str,
     wrong: str,
 ) -> DoctorVerdict:
-    """Return the verdict of nodes that have met.
+    """Check the nodes of a Slurm job that have met each other, and return the verdict.
 
-    `word` is what this node wrote into the shared folder, `wrong` why it could not.
+    `word` is the text that this node wrote into the shared folder, `wrong` tells why it could not.
     """
     words = this.by_node(rendezvous.exchange(word, EXCHANGE_S))
     report = look()
@@ -230,9 +230,9 @@ def _all_reduce(
     wanted: JobCheckSettings,
     rendezvous: Rendezvous,
 ) -> list[Check]:
-    """Check all-reduces on the node alone, then over the nodes that passed, then between neighbours.
+    """Check all-reduces on this node alone, then over the nodes that passed, then between neighbouring nodes.
 
-    A node that failed alone is left out of the second check, because it would only make the others wait. The third
+    A node that failed alone is left out of the second check, because it would only make the other nodes wait. The third
     check runs only when the second one failed. Every node takes part in each exchange of results, also one that is left
     out.
     """
@@ -295,7 +295,10 @@ def _verdict(
 
 
 def check_clock(offset_s: float) -> Check:
-    """Return the check of a node's clock, which is `offset_s` ahead of the first node's."""
+    """Check that a node's clock is close enough to that of the first node.
+
+    `offset_s` is how many seconds the node's clock is ahead.
+    """
     if abs(offset_s) < CLOCK_WARN_S:
         return Check(CLOCKS, OK, "within a second")
     status = FAIL if abs(offset_s) >= CLOCK_FAIL_S else WARN
@@ -304,9 +307,9 @@ def check_clock(offset_s: float) -> Check:
 
 
 def check_same(reports: Sequence[NodeReport]) -> None:
-    """Add a check to each report whether its facts (versions, code) are those of most nodes.
+    """Add a check to each node's report whether its package versions and code equal those of most nodes.
 
-    Of equally frequent values the first one counts.
+    If two values are equally frequent, the first one counts.
     """
     values: dict[str, list[str]] = {}  # values of all nodes by fact
     for report in reports:
@@ -334,7 +337,7 @@ def check_same(reports: Sequence[NodeReport]) -> None:
 
 
 def _absentee(node: str, reports: Path | None) -> NodeReport:
-    """Return the report of a node that did not come.
+    """Return the report of a node that did not join the nodes of its Slurm job.
 
     It starts with what that node itself reported a short while ago, as a node with wrong settings does.
     """
@@ -353,7 +356,7 @@ def _alone(
     report: NodeReport,
     reason: ResourceError,
 ) -> DoctorVerdict:
-    """Return the verdict of a node that could not meet the others.
+    """Return the verdict of a node that could not meet the other nodes of its Slurm job.
 
     This node is taken to be at fault where torch does not load, or where the first node is up, as its file in the
     shared folder shows. Otherwise the first node is.

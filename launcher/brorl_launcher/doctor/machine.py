@@ -39,7 +39,7 @@ HANG_S = 20.0
 
 
 def check_python() -> Check:
-    """Check that the project runs on this interpreter."""
+    """Check that this Python interpreter is one that nemo_brorl runs on."""
     found = f"{platform.python_version()}, {platform.system()} {platform.machine()}"
     if sys.version_info[:2] in PYTHONS:
         return Check("python", OK, found)
@@ -47,9 +47,9 @@ def check_python() -> Check:
 
 
 def check_compiler() -> Check:
-    """Check that kernels can be compiled here.
+    """Check that this machine can compile C code.
 
-    Triton and Inductor build their launchers in C on every node that runs them.
+    Triton and Inductor build the launchers of their kernels in C on every node that runs them.
     """
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     header = Path(sysconfig.get_paths()["include"], "Python.h")
@@ -61,9 +61,9 @@ def check_compiler() -> Check:
 
 
 def check_nodes(config: BroRLConfig, num_nodes: int) -> Iterator[Check]:
-    """Check that the job has as many nodes as the settings say.
+    """Check that the Slurm job has as many nodes as the settings say.
 
-    Yields nothing where the doctor looks at one machine alone.
+    Yields nothing where one machine alone is checked.
     """
     wanted = config.trainer.num_nodes
     if num_nodes < wanted and num_nodes > 1:
@@ -75,7 +75,7 @@ def check_nodes(config: BroRLConfig, num_nodes: int) -> Iterator[Check]:
 
 
 def check_disks(config: BroRLConfig, shape: ModelShape | None) -> Iterator[Check]:
-    """Check the room in the run folder, in /tmp and in /dev/shm against what the settings need."""
+    """Check the free space in the run folder, in /tmp and in /dev/shm against what the settings need."""
     run_folder = Path(config.exp_manager.explicit_log_dir)
     size = num_parameters(shape) if shape else 0
     checkpoints = CHECKPOINT_BYTES * (config.trainer.keep_checkpoints + 1)
@@ -100,9 +100,10 @@ def check_disks(config: BroRLConfig, shape: ModelShape | None) -> Iterator[Check
 
 
 def check_private() -> Check:
-    """Check that no other user can write to the folders for sockets, compiled kernels and home folders of children.
+    """Check that no other user can write to this user's private folders.
 
-    Makes the folders where they are missing.
+    They are the folders for sockets, compiled kernels and home folders of child processes, and are made where they are
+    missing.
     """
     found = call_within(HANG_S, _private_folders, None)
     if found is None:
@@ -152,7 +153,7 @@ def check_room(
 
 
 def check_limits(config: BroRLConfig) -> Iterator[Check]:
-    """Check the limits of open files, of processes and, for InfiniBand, of locked memory."""
+    """Check this machine's limits of open files, of processes and, for InfiniBand, of locked memory."""
     processes = _processes(config)
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # Ray raises the soft limit to the hard one
     wanted = max(FILES_AT_LEAST, FILES_PER_PROCESS * processes * config.trainer.num_nodes)
@@ -176,7 +177,10 @@ def check_limits(config: BroRLConfig) -> Iterator[Check]:
 
 
 def check_memory(config: BroRLConfig, shape: ModelShape | None) -> Check:
-    """Check that the run fits into the host's memory. On GPUs the free memory is reported, without a verdict."""
+    """Check that a run on CPU fits into the free host memory.
+
+    For a run on GPUs the free host memory is reported, without a verdict.
+    """
     free = available_gib()
     if free is None:
         return Check("memory", WARN, "unknown: neither /proc/meminfo nor the container's limit can be read")
@@ -194,7 +198,7 @@ def check_memory(config: BroRLConfig, shape: ModelShape | None) -> Check:
 
 
 def check_ports(ports: Sequence[int]) -> Check:
-    """Check that no process listens on the ports that the job is going to use."""
+    """Check that no process listens on the ports that the Slurm job is going to use."""
     taken = [port for port in ports if not _is_free(port)]
     if not taken:
         return Check("ports", OK, f"{len(ports)} of the job are free")
@@ -223,7 +227,10 @@ def _usage(folder: Path) -> tuple[int, int] | OSError:
 
 
 def _processes(config: BroRLConfig) -> int:
-    """Return roughly how many processes a node runs: ranks, engines and their workers, verifiers, Ray's own."""
+    """Return roughly how many processes a run starts on a node.
+
+    They are ranks, engines and their workers, verifiers, and Ray's own processes.
+    """
     nodes = max(config.trainer.num_nodes, 1)
     verifiers = 2 * config.rewards.num_workers
     sizes = RunSizes.from_config(config)

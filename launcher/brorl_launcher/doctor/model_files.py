@@ -25,7 +25,10 @@ ModelVerdict = tuple[Check, ModelShape | None]
 
 
 def check_model(config: BroRLConfig) -> ModelVerdict:
-    """Return the check of policy.model, and the model's shape where it could be read."""
+    """Check the model that the setting policy.model names.
+
+    Returns the check, and the model's shape where it could be read.
+    """
     reason = f"{config.policy.model} has not answered for {MODEL_DEADLINE_S:.0f} s"
     late = Check("model", FAIL, reason, "is its file server up?")
     verdict: ModelVerdict = call_within(MODEL_DEADLINE_S, lambda: _judge_model(config), (late, None))
@@ -56,7 +59,7 @@ def _judge_model(config: BroRLConfig) -> ModelVerdict:
 
 
 def cached_model(name: str) -> Path | None:
-    """Return the snapshot of a Hugging Face name in the hub's cache, or None."""
+    """Return the folder of a Hugging Face model in the hub's cache, or None if it is not cached."""
     user = Path.home() / ".cache" / "huggingface"
     home = Path(os.environ.get("HF_HOME") or user)
     hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
@@ -82,7 +85,7 @@ def _not_here(name: str) -> Check:
 
 
 def folder_faults(folder: Path, shape: ModelShape) -> Iterator[str]:
-    """Yield what is missing or cut short in a model folder."""
+    """Yield the faults of a model folder: files that are missing or cut short."""
     if not any((folder / name).is_file() for name in TOKENIZERS):
         yield "there is no tokenizer (tokenizer.json)"
     index = folder / "model.safetensors.index.json"

@@ -56,7 +56,7 @@ class Probe:
         )
 
     def wait(self, seconds: float) -> ProbeResult:
-        """Return the probe's result, or the reason why there is none within `seconds`."""
+        """Return the result of a check in another process, or the reason why there is none within `seconds`."""
         try:
             output, errors = self._process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
@@ -67,7 +67,7 @@ class Probe:
         return _read(output, errors, self._process.returncode)
 
     def end(self) -> None:
-        """Kill the probe's process and all that it started."""
+        """Kill the process in which a check runs, and all processes that it started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -82,14 +82,17 @@ def run_probe(
     arguments: Mapping[str, Any],
     seconds: float,
 ) -> ProbeResult:
-    """Run a probe and return its result, or the reason why there is none within `seconds`."""
+    """Run a check in a process of its own, and return the result.
+
+    If there is no result within `seconds`, the reason is returned.
+    """
     return Probe(module, name, arguments).wait(seconds)
 
 
 def answer_probe(probes: Mapping[str, Question]) -> None:
-    """Run the probe that the command line names, and print its result as the last line of standard output.
+    """Run the check that the command line names, and print the result as the last line of standard output.
 
-    This is the main function of a probe's process. It ends the process.
+    This is the main function of the process in which a check runs, and ends this process.
     """
     name, arguments = sys.argv[1:]
     data = probes[name](json.loads(arguments))
@@ -99,7 +102,7 @@ def answer_probe(probes: Mapping[str, Question]) -> None:
 
 
 def call_within(seconds: float, question: Callable[[], Any], late: Any) -> Any:
-    """Return the result of `question`, or `late` when it takes longer than `seconds`.
+    """Return the result of calling `question`, or `late` when the call takes longer than `seconds`.
 
     Use it for a call into the kernel that a dead file server may block. The blocked thread remains, but it does not
     keep the process alive.

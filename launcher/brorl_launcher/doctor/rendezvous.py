@@ -62,20 +62,20 @@ class NodeRank:
         return self.rank == 0
 
     def by_node(self, by_rank: Mapping[int, Any]) -> dict[str, Any]:
-        """Return a mapping from ranks as a mapping from node names."""
+        """Convert a mapping with node ranks as keys into one with node names as keys."""
         return {self.nodes[rank]: value for rank, value in by_rank.items()}
 
 
 def single_node() -> NodeRank:
-    """Return the node rank of a machine that is not part of a job."""
+    """Return the node rank of a machine that is not part of a Slurm job."""
     return NodeRank(0, (own_name(os.environ),))
 
 
 def rank_in_job(environment: Mapping[str, str], address: str | None = None) -> NodeRank:
     """Return this node's rank from the variables of a Slurm step with one task per node.
 
-    `address` is HOST or HOST:PORT of the first node. Otherwise its name is resolved, or SLURM_LAUNCH_NODE_IPADDR is
-    used. Raises ConfigError outside of such a step.
+    `address` is HOST or HOST:PORT of the first node. Without it the first node's name is resolved, or
+    SLURM_LAUNCH_NODE_IPADDR is used. Raises ConfigError outside of such a Slurm step.
     """
     try:
         rank = int(environment["SLURM_PROCID"])
@@ -107,7 +107,7 @@ def rank_in_job(environment: Mapping[str, str], address: str | None = None) -> N
 def expand_node_list(nodes: str) -> Iterator[str]:
     """Yield the node names of a list in Slurm's short form, such as `gpu[01-03,7]-ib,login`.
 
-    Raises ConfigError for another form.
+    Raises ConfigError for a list of another form.
     """
     items = _ITEM.findall(nodes)
     if ",".join(items) != nodes:
@@ -117,7 +117,7 @@ def expand_node_list(nodes: str) -> Iterator[str]:
 
 
 def own_name(environment: Mapping[str, str]) -> str:
-    """Return Slurm's name of this node, or the machine's own without its domain."""
+    """Return Slurm's name of this node, or the machine's own host name without its domain."""
     host, _, _ = socket.gethostname().partition(".")
     return environment.get("SLURMD_NODENAME") or host
 
@@ -164,14 +164,17 @@ class Rendezvous:
 
     @property
     def own_address(self) -> str:
-        """The address of this node's interface towards the first node."""
+        """Return the address of this node's network interface towards the first node."""
         return self.this.address if self.this.is_first else own_address(self.this.address)
 
     def __enter__(self) -> Rendezvous:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Leave the rendezvous. The first node hosts the store, so it waits until the others have left."""
+        """Leave the rendezvous of the nodes.
+
+        The first node hosts the key-value store, so it waits until the other nodes have left.
+        """
         if self.store is None:
             return
         with contextlib.suppress(RuntimeError):  # the first node is lost
@@ -180,7 +183,7 @@ class Rendezvous:
                 wait_for_ranks(self.store, "left", self.present, time.monotonic() + LEAVE_S)
 
     def exchange(self, data: Any, seconds: float) -> dict[int, Any]:
-        """Send `data` to all nodes and return everyone's data by rank, of those who sent it in time.
+        """Send `data` to all nodes of the Slurm job, and return the data of every node that sent it in time, by rank.
 
         Raises ResourceError when the first node is lost or has left this node out.
         """
@@ -213,10 +216,10 @@ class Rendezvous:
 
 
 def join_rendezvous(this: NodeRank, seconds: float) -> Rendezvous:
-    """Meet the other nodes within `seconds`, counted from when torch has loaded.
+    """Meet the other nodes of the Slurm job within `seconds`, counted from when torch has loaded.
 
-    Raises NoTorchError when torch does not load on this node, ResourceError when this node cannot reach the first one
-    or when the first node's port is taken.
+    Raises NoTorchError when torch does not load on this node. Raises ResourceError when this node cannot reach the
+    first node, or when the first node's port is taken.
     """
     if this.size == 1:
         return Rendezvous(this)
@@ -227,12 +230,15 @@ def join_rendezvous(this: NodeRank, seconds: float) -> Rendezvous:
 
 
 def torch_fault() -> str:
-    """Return why torch does not load here, or an empty text. It is tried in a process that may hang."""
+    """Return why torch does not load on this node, or an empty text.
+
+    Torch is loaded in another process, because loading may hang.
+    """
     return run_probe("rendezvous", "torch", {}, TORCH_S).reason
 
 
 def load_torch(_: dict[str, Any]) -> dict[str, Any]:
-    """Load the part of torch that the rendezvous needs."""
+    """Load the part of torch that nodes need to exchange data through a key-value store."""
     from torch.distributed import TCPStore
 
     return {"store": TCPStore.__name__}
@@ -244,7 +250,7 @@ def wait_for_ranks(
     ranks: Iterable[int],
     ends_at: float,
 ) -> list[int]:
-    """Return those of `ranks` that have not written `word` into the store by `ends_at`."""
+    """Return those of `ranks` that have not written `word` into the key-value store by `ends_at`."""
     missing = list(ranks)
     while missing:
         missing = [rank for rank in missing if not store.check([f"{word}/{rank}"])]
@@ -275,7 +281,7 @@ def _host(this: NodeRank, seconds: float) -> Rendezvous:
 
 
 def _come(this: NodeRank, seconds: float) -> Rendezvous:
-    """Join the first node's store and measure the clock's offset.
+    """Join the key-value store of the first node, and measure this node's clock offset.
 
     The first node writes its time with the word that starts the rendezvous, for which all nodes wait at that moment.
     """
@@ -296,7 +302,10 @@ def _come(this: NodeRank, seconds: float) -> Rendezvous:
 
 
 def _store(this: NodeRank, address: str, seconds: float) -> TCPStore:
-    """Open torch's key-value store at the first node's address. Raises RuntimeError."""
+    """Open torch's key-value store at the first node's address.
+
+    Raises RuntimeError when the store cannot be opened.
+    """
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # otherwise torch reports every attempt to connect
     from torch.distributed import TCPStore
 
@@ -305,9 +314,9 @@ def _store(this: NodeRank, address: str, seconds: float) -> TCPStore:
 
 
 def _receive(store: TCPStore, key: str, seconds: float) -> Any:
-    """Return the value of a key in the rendezvous store.
+    """Return the value of a key in the key-value store that the nodes share.
 
-    Raises RuntimeError when it does not come in time or the store is lost.
+    Raises RuntimeError when the value does not come in time or the store is lost.
     """
     store.wait([key], timedelta(seconds=seconds))
     return json.loads(store.get(key))

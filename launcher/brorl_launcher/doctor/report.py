@@ -38,7 +38,7 @@ class NodeReport:
 
     @property
     def problems(self) -> list[str]:
-        """The failures that refuse this node, one sentence each."""
+        """Return the failures that keep the run from starting on this node, one sentence each."""
         sentences = []
         for check in self.checks:
             if check.status == FAIL and not check.is_shared:
@@ -48,11 +48,14 @@ class NodeReport:
 
     @property
     def is_ok(self) -> bool:
-        """Whether no check refuses this node. The job may fail for another reason."""
+        """Return whether all checks of this node allow the run to start.
+
+        The Slurm job may fail for another reason.
+        """
         return not self.problems
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as a JSON object with `node`, `ok`, `problems`, `checks` and `facts`."""
+        """Return the node's report as a JSON object with `node`, `ok`, `problems`, `checks` and `facts`."""
         return {
             "node": self.node,
             "ok": self.is_ok,
@@ -68,7 +71,7 @@ class NodeReport:
 
     @classmethod
     def read(cls, path: Path, max_age_s: float) -> NodeReport | None:
-        """Return the report that a node wrote less than `max_age_s` seconds ago, or None."""
+        """Return the report of checks that a node wrote less than `max_age_s` seconds ago, or None."""
         try:
             age_s = time.time() - path.stat().st_mtime
             if age_s >= max_age_s:
@@ -79,26 +82,26 @@ class NodeReport:
             return None
 
     def write(self, folder: Path) -> Path:
-        """Write `<node>.json` into a folder, atomically, and return its path."""
+        """Write the node's report as `<node>.json` into a folder, atomically, and return the path."""
         folder.mkdir(parents=True, exist_ok=True)
         return write_json(folder / f"{self.node}.json", self.to_json())
 
 
 def write_json(path: Path, data: object) -> Path:
-    """Write data as JSON, atomically, and return the path."""
+    """Write data as a JSON file, atomically, and return the path."""
     text = json.dumps(data, indent=1, ensure_ascii=False)
     return write_atomically(path, f"{text}\n")
 
 
 def table_header(reports: Sequence[NodeReport]) -> tuple[str, ...]:
-    """Return the column names of the table of checks, with one for nodes where there are several."""
+    """Return the column names of the table of checks, with a column for nodes if there are several."""
     if len(reports) > 1:
         return ("check", "status", "nodes", "found")
     return ("check", "status", "found")
 
 
 def table_rows(reports: Sequence[NodeReport]) -> list[list[str]]:
-    """Return the table rows of all checks, for each check the worst status first.
+    """Return the rows of the table of checks, sorted so that for each check the worst status comes first.
 
     Nodes with the same result share a row. A passed check shows the text of the first node that passed.
     """
@@ -130,7 +133,7 @@ def table_rows(reports: Sequence[NodeReport]) -> list[list[str]]:
 
 
 def advice_lines(reports: Sequence[NodeReport]) -> list[str]:
-    """Return what to do about failures, then about warnings, each advice once."""
+    """Return advice on failed checks, then on warnings, each advice once."""
     failures: dict[str, None] = {}
     warnings: dict[str, None] = {}
     for _, check in _all_checks(reports):
@@ -143,13 +146,13 @@ def advice_lines(reports: Sequence[NodeReport]) -> list[str]:
 
 
 def _all_checks(reports: Sequence[NodeReport]) -> Iterator[tuple[str, Check]]:
-    """Yield the node name and the check of every check in the reports."""
+    """Yield every check in the reports, with the name of its node."""
     for report in reports:
         for check in report.checks:
             yield report.node, check
 
 
 def join_names(nodes: Sequence[str]) -> str:
-    """Return the first few node names as a text, with the number of the others."""
+    """Return a text with the first few node names, and the number of further nodes."""
     more = f" and {len(nodes) - MAX_NAMED} more" if len(nodes) > MAX_NAMED else ""
     return ", ".join(nodes[:MAX_NAMED]) + more

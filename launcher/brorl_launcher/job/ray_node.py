@@ -164,8 +164,8 @@ class RayNode:
     def wait_for_head(self, head: str) -> None:
         """Wait until Ray's head node accepts connections, without a time limit.
 
-        A time limit would be too short, because `ray start` gives up after seconds. When the head never starts, the
-        job's own deadline ends the wait.
+        `ray start` itself would give up after seconds. When the head never starts, the job's own deadline ends the
+        wait.
         """
         host, _, port = head.rpartition(":")
         while not self.is_asked_to_end:
@@ -198,7 +198,7 @@ class RayNode:
         return 1
 
     def _run_once(self, command: Sequence[str]) -> tuple[int, bytes]:
-        """Run Ray once and return its exit code and its output."""
+        """Run Ray on this node once, and return Ray's exit code and output."""
         path = self.logs / f"ray_{self.name}.log"
         with path.open("ab") as log:
             begins_at = log.tell()

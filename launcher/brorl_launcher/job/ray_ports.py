@@ -45,7 +45,7 @@ class RayPorts:
         return [*own, f"--min-worker-port={self.base + 100}", f"--max-worker-port={self.base + NUM_PORTS - 1}"]
 
     def head_options(self) -> list[str]:
-        """Return the port options of `ray start` that only the head gets."""
+        """Return the port options of `ray start` that only the head node gets."""
         return [
             f"--{name}={port}"
             for name, port in self.services(is_head=True).items()
@@ -81,7 +81,7 @@ def check_ports(ports: RayPorts, is_head: bool) -> None:
 
 
 def own_address(peer: str) -> str:
-    """Return the address that this node uses towards a peer. Raises OSError when there is no route."""
+    """Return the IP address that this node uses towards another host. Raises OSError when there is no route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((peer, ANY_PORT))
         return str(probe.getsockname()[0])

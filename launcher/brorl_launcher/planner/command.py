@@ -75,9 +75,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def read_config(options: argparse.Namespace) -> BroRLConfig:
-    """Return the settings of a command line.
+    """Return the settings of the run that a command line of `brorl plan` describes.
 
-    Raises ConfigError for settings that break their rules, and for numbers out of range.
+    Raises ConfigError for settings that break the rules of the configuration, and for numbers out of range.
     """
     _check_positive(options)
     overrides = list(options.overrides)
@@ -120,7 +120,7 @@ def _check_limit(
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the plan of a run and return the exit code: 0 when it fits, 2 when it does not.
+    """Print whether a run fits its hardware, and return the exit code: 0 when it fits, 2 when it does not.
 
     Raises BroRLError for wrong input.
     """
@@ -132,9 +132,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def plan_on_cpu(config: BroRLConfig, options: argparse.Namespace) -> int:
-    """Print whether a run without GPUs fits, and return the exit code.
+    """Print whether a run without GPUs fits into the machine's memory, and return the exit code.
 
-    Raises ConfigError for an option that only a plan for GPUs takes.
+    Raises ConfigError for an option that applies to GPUs only.
     """
     for name in GPU_OPTIONS:
         if getattr(options, name) is not None:
@@ -153,7 +153,7 @@ def plan_on_cpu(config: BroRLConfig, options: argparse.Namespace) -> int:
 
 
 def plan_on_gpus(config: BroRLConfig, options: argparse.Namespace) -> int:
-    """Print whether a run on GPUs fits, its step time and faster layouts, and return the exit code."""
+    """Print whether a run fits its GPUs, its step time and faster parallel layouts, and return the exit code."""
     trainer = config.trainer
     kind = options.kind or "h100"
     hardware = gpu_hardware(kind, trainer.num_nodes, trainer.gpus_per_node, options.gpu_memory, options.host_memory)
@@ -177,7 +177,7 @@ def plan_on_gpus(config: BroRLConfig, options: argparse.Namespace) -> int:
 
 
 def print_more_nodes(plan: Plan, lengths: Lengths) -> None:
-    """Print on how many nodes the run fits, for the case that no layout of the given devices does."""
+    """Print on how many nodes the run fits, if no parallel layout of the given GPUs fits."""
     more = fewest_nodes(plan, lengths)
     if more is None:
         Console().line("nothing fits on up to 512 nodes: GPUs with more memory, or a smaller model")

@@ -38,9 +38,9 @@ class CpuPlan:
 
 
 def machine_with(memory_gib: float | None) -> tuple[int, float]:
-    """Return the cores of this machine, and its free memory or `memory_gib`, in GiB.
+    """Return the number of cores of this machine, and its memory in GiB.
 
-    Raises ResourceError when the free memory cannot be read.
+    The memory is `memory_gib` if given, else the free memory. Raises ResourceError when the free memory cannot be read.
     """
     free = available_gib() if memory_gib is None else memory_gib
     if free is None:
@@ -54,9 +54,9 @@ def make_cpu_plan(
     free_gib: float,
     shape: ModelShape | None = None,
 ) -> CpuPlan:
-    """Plan a run on CPU with the sizes and the memory count of the run's own start.
+    """Estimate the memory of a run on CPU with the same code that the run uses at its start.
 
-    Raises ModelError when nothing tells the model's shape.
+    Raises ModelError when the model's shape cannot be found.
     """
     shape = shape or find_shape(config)
     sized, sizes = resolve_sizes(config, shape, Machine(cores, free_gib))
@@ -68,7 +68,7 @@ def make_cpu_plan(
 
 
 def print_cpu_plan(plan: CpuPlan) -> None:
-    """Print the sizes, and the memory of a policy rank, of an engine and of the machine."""
+    """Print the sizes of a run on CPU, and the memory of a policy rank, of an engine and of the machine."""
     console = Console()
     console.line(f"{plan.config.policy.model} on CPU")
     for size in plan.sizes:
@@ -87,7 +87,7 @@ def print_cpu_plan(plan: CpuPlan) -> None:
 
 
 def write_cpu_plan(plan: CpuPlan, path: Path) -> None:
-    """Write the plan of a run on CPU as JSON, with everything that is printed."""
+    """Write the estimate for a run on CPU as JSON, with everything that is printed."""
     data = {
         "model": plan.config.policy.model,
         "fits": plan.fits,
@@ -101,7 +101,7 @@ def write_cpu_plan(plan: CpuPlan, path: Path) -> None:
 
 
 def _tables(memory: CpuMemory) -> Mapping[str, Mapping[str, float]]:
-    """Return the memory terms in GiB by table title."""
+    """Return the terms of the memory estimate in GiB, by the title of their table."""
     node = {
         f"{memory.num_ranks} policy ranks": memory.num_ranks * sum(memory.rank.values()),
         f"{memory.num_engines} engines": memory.num_engines * sum(memory.engine.values()),

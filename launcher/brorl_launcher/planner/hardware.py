@@ -51,7 +51,7 @@ class Hardware:
 
     @property
     def num_devices(self) -> int:
-        """Number of GPUs of all nodes."""
+        """Return the number of GPUs in the cluster, over all nodes."""
         return self.num_nodes * self.per_node
 
 
@@ -74,7 +74,10 @@ def gpu_hardware(
     memory_gib: float | None = None,
     host_memory_gib: float | None = None,
 ) -> Hardware:
-    """Return a cluster of a known kind of GPU. Raises ConfigError for an unknown kind."""
+    """Return the hardware of a cluster with GPUs of a known kind, such as h100.
+
+    Raises ConfigError for an unknown kind.
+    """
     if kind not in GPUS:
         raise ConfigError(f"--kind {kind}: is not known; pass one of {', '.join(GPUS)}")
     known = GPUS[kind]
@@ -88,7 +91,7 @@ def gpu_hardware(
 
 
 def configured_hardware(config: BroRLConfig, kind: str = "h100", memory_gib: float | None = None) -> Hardware:
-    """Return the cluster that the settings describe, with GPUs of the given kind.
+    """Return the hardware of the cluster that the settings describe, with GPUs of the given kind.
 
     The settings do not name a kind. Raises ConfigError for a CPU run or an unknown kind.
     """

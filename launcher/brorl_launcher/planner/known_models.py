@@ -122,9 +122,10 @@ _WITHOUT = ("-instruct", "-base", "-math")  # name suffixes that do not change t
 
 
 def find_shape(config: BroRLConfig) -> ModelShape:
-    """Return the shape of `policy.model`, a known name (with or without its owner), a folder, or a cached hub name.
+    """Return the shape (layers, sizes, heads) of the model that `policy.model` names.
 
-    Raises ModelError when nothing tells the shape.
+    The name is that of a known model (with or without its owner), a folder, or a cached Hugging Face model. Raises
+    ModelError when the shape cannot be found.
     """
     model = config.policy.model
     known = SHAPES.get(_plain(model))
@@ -147,7 +148,7 @@ def _plain(model: str) -> str:
 
 
 def _cached(model: str) -> Path | None:
-    """Return the newest snapshot of a model in the Hugging Face hub's cache, or None."""
+    """Return the folder of a model's newest snapshot in the Hugging Face hub's cache, or None."""
     home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
     hub = Path(os.environ.get("HF_HUB_CACHE", home / "hub"))
     found = list(hub.glob(f"models--{model.replace('/', '--')}/snapshots/*/config.json"))

@@ -45,12 +45,12 @@ class Term:
 
 
 def policy_term(name: str, note: str, **gib: float) -> Term:
-    """Return a term of the policy's GPU memory, with its GiB at each moment of a step."""
+    """Return one use of the policy's GPU memory, with its GiB at each moment of a training step."""
     return Term(name, MappingProxyType(dict(gib)), note)
 
 
 def engine_term(name: str, note: str, **gib: float) -> Term:
-    """Return a term of an engine's GPU memory, with its GiB at each moment of a step."""
+    """Return one use of a vLLM engine's GPU memory, with its GiB at each moment of a training step."""
     return Term(name, MappingProxyType(dict(gib)), note, role="engine")
 
 
@@ -67,12 +67,12 @@ class DeviceMemory:
         return tuple(moment for moment in MOMENTS if self.peak(moment) > 0)
 
     def peak(self, moment: str, role: str | None = None) -> float:
-        """Return the GiB in use at a moment, by all terms or by those of one role."""
+        """Return the GiB of GPU memory in use at a moment of a step, by the policy and engines or by one of them."""
         return sum(term.gib_at(moment) for term in self.terms if role in (None, term.role))
 
     @property
     def worst_moment(self) -> str:
-        """The moment of a step at which the GPU needs the most memory."""
+        """Return the moment of a training step at which the GPU needs the most memory."""
         return max(MOMENTS, key=self.peak)
 
     @property
@@ -106,7 +106,10 @@ def engine_plan(
     hardware: Hardware,
     work: Workload,
 ) -> EnginePlan:
-    """Plan the memory of an engine as vLLM divides its share: weights, room for a batch, the rest for the KV cache."""
+    """Estimate how a vLLM engine divides its share of the GPU memory.
+
+    The share holds the weights and room for a batch, and the rest is the KV cache.
+    """
     generation = config.generation
     number = NUMBER_BYTES[generation.precision]
     tensor = generation.tensor_parallel_size
@@ -142,7 +145,10 @@ def gpu_memory(
     micro: MicroBatches,
     engine: EnginePlan,
 ) -> tuple[DeviceMemory, ...]:
-    """Return the memory of the fullest GPU of each role, over the first and the last pipeline stage."""
+    """Return the estimated GPU memory of the policy and of an engine, on the GPU that needs most.
+
+    GPUs of the first and the last pipeline stage are compared. There is one GPU for both roles if they are colocated.
+    """
     generating = _engine_terms(config, engine)
     fullest: list[DeviceMemory] = []  # fullest GPU of each stage
     for stage in sorted({0, layout.pipeline - 1}):
@@ -158,7 +164,7 @@ def gpu_memory(
 
 
 def _at_moment_only(terms: Iterable[Term], moment: str) -> tuple[Term, ...]:
-    """Return memory terms that count at one moment of a step only."""
+    """Return these uses of GPU memory limited to one moment of a training step."""
     kept = []
     for part in terms:
         kept.append(replace(part, gib=MappingProxyType({moment: part.gib_at(moment)})))

@@ -10,7 +10,7 @@ from nemo_brorl.core.model_shape import ModelShape
 
 @lru_cache(maxsize=64)
 def active_parameters(shape: ModelShape) -> int:
-    """Return the parameters of the matrix products that one token passes.
+    """Return the number of model parameters in the matrix products that one token passes.
 
     The output layer is included, the embedding is not.
     """
@@ -26,9 +26,9 @@ def active_parameters(shape: ModelShape) -> int:
 
 
 def forward_flops(shape: ModelShape, context: float) -> float:
-    """Return the operations of one token that attends to `context` tokens.
+    """Return the floating-point operations of a forward pass for one token that attends to `context` tokens.
 
-    2 per parameter, and 4 a d per layer and attended token, for a heads of size d.
+    These are 2 per parameter, and 4 a d per layer and attended token, for a heads of size d.
     """
     attention = 4.0 * shape.num_layers * shape.num_heads * shape.head_size * context
     return 2.0 * active_parameters(shape) + attention

@@ -72,7 +72,7 @@ def node_memory(
     engines: Engines,
     work: Workload,
 ) -> NodeMemory:
-    """Return the memory of a node whose GPUs are filled with policy ranks, engines, or both."""
+    """Return the estimated host memory of a node whose GPUs are filled with policy ranks, engines, or both."""
     policy, generation = config.policy, config.generation
     ranks = hardware.per_node
     num_engines = max(1, min(engines.num, hardware.per_node // engines.tensor))
@@ -99,7 +99,7 @@ def node_memory(
 
 
 def checkpoint_gib(config: BroRLConfig, shape: ModelShape) -> tuple[float, float]:
-    """Return the GiB on disk of one checkpoint, and of everything that a run keeps.
+    """Return the size on disk of one checkpoint, and of everything that a run keeps, in GiB.
 
     A run keeps `trainer.keep_checkpoints` checkpoints, one more while it is written, and the best weights.
     """
@@ -112,7 +112,7 @@ def checkpoint_gib(config: BroRLConfig, shape: ModelShape) -> tuple[float, float
 
 
 def _object_store_gib(config: BroRLConfig, work: Workload, published: float) -> float:
-    """Return the GiB of the object store.
+    """Return the estimated size of Ray's object store in GiB.
 
     It holds the rollouts of a step and as many surplus ones, one copy of the published weights, and buckets of the next
     weights on their way.

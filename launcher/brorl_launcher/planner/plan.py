@@ -56,11 +56,11 @@ class Plan:
 
     @property
     def gpu_hours(self) -> float:
-        """GPU-hours of all training steps of the run."""
+        """Return the estimated GPU-hours of all training steps of the run."""
         return self.time.seconds * self.config.trainer.max_steps * self.hardware.num_devices / 3600
 
     def summary(self) -> str:
-        """Return the plan as one line, for a user who is about to submit."""
+        """Return the estimate for a run as one line, for a user who is about to submit the run."""
         if not self.fits:
             return f"does not fit: {self.refusal}"
         peaks = []
@@ -79,10 +79,10 @@ def make_plan(
     lengths: Lengths = ASSUMED,
     shape: ModelShape | None = None,
 ) -> Plan:
-    """Plan a run on GPUs whose settings have passed their own rules.
+    """Estimate memory and time of a run on GPUs whose settings have passed the rules of the configuration.
 
-    Unset sizes are chosen as the run chooses them on such hardware. Raises ModelError when nothing tells the model's
-    shape.
+    Unset sizes are chosen as the run chooses them on such hardware. Raises ModelError when the model's shape cannot be
+    found.
     """
     shape = shape or find_shape(config)
     sized, sizes = resolve_sizes(config, shape, Machine(hardware.per_node, None, hardware.memory_gib))
@@ -105,7 +105,10 @@ def refusal_of(
     node: NodeMemory,
     engine: EnginePlan,
 ) -> str:
-    """Return what does not fit, with its largest term, or an empty text when all fits."""
+    """Return a text that says what of a run does not fit, such as the memory of a GPU with its largest use.
+
+    The text is empty when everything fits.
+    """
     found = list(misfits(config, shape))
     for memory in devices:
         if not memory.fits:

@@ -13,7 +13,7 @@ from brorl_launcher.planner.proposals import Proposal
 
 
 def plan_as_json(plan: Plan) -> dict[str, Any]:
-    """Return a plan as a JSON object, with everything that is printed."""
+    """Return the memory and time estimate of a run as a JSON object, with everything that is printed."""
     devices = []
     for memory in plan.devices:
         peaks = {moment: memory.peak(moment) for moment in memory.moments}
@@ -44,7 +44,7 @@ def plan_as_json(plan: Plan) -> dict[str, Any]:
 
 
 def _finite(number: float) -> float | None:
-    """Return the number, or None for infinity, which JSON does not have."""
+    """Return a number, or None if it is infinite, because JSON has no infinity."""
     return number if math.isfinite(number) else None
 
 
@@ -54,7 +54,10 @@ def write_json(
     helpful: Sequence[Proposal],
     path: Path,
 ) -> None:
-    """Write a plan as JSON, with the overrides of proposals and remedies."""
+    """Write the memory and time estimate of a run as JSON.
+
+    It includes the overrides of proposed layouts and of changes that make the run fit.
+    """
     data = plan_as_json(plan)
     data["proposals"] = [_proposal_json(proposal) for proposal in better]
     data["remedies"] = [_proposal_json(proposal) for proposal in helpful]

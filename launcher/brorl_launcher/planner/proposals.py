@@ -39,12 +39,12 @@ class Proposal:
 
     @property
     def overrides(self) -> str:
-        """The proposal's settings as on a command line."""
+        """Return the proposed settings as overrides for a command line."""
         return " ".join(f"{key}={format_override_value(value)}" for key, value in self.changes.items())
 
 
 def format_override_value(value: Any) -> str:
-    """Return a setting's value as Hydra reads it on a command line."""
+    """Return a setting's value in the form that Hydra reads on a command line."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -76,7 +76,7 @@ class _Search:
     shape: ModelShape
 
     def plan(self, changes: Changes) -> Plan:
-        """Return the plan of the searched run with some settings changed."""
+        """Return the memory and time estimate of the run with some settings changed."""
         config = with_changes(self.config, changes)
         return make_plan(config, self.hardware, self.lengths, self.shape)
 
@@ -88,9 +88,9 @@ def propose_layouts(
     shape: ModelShape,
     num: int,
 ) -> list[Proposal]:
-    """Return the `num` fastest layouts of these devices that fit, fastest first.
+    """Return the `num` parallel layouts of the run on these GPUs that fit and take the least time per step.
 
-    Of equally fast ones the one with fewer changes comes first.
+    The fastest layout comes first. Of equally fast layouts the one with fewer changed settings comes first.
     """
     if num == 0:
         return []
@@ -112,7 +112,10 @@ def _first_that_fits(
     updates: Sequence[Changes],
     engine: Changes,
 ) -> Proposal | None:
-    """Return the first proposal that leaves the engines enough room, over one layout's update settings, or None."""
+    """Return the first proposal of settings that leaves the vLLM engines enough GPU memory, or None.
+
+    The policy's parallel layout is fixed, and its recomputation and micro-batch settings are tried in order.
+    """
     for update in updates:
         proposal = _with_largest_share(search, {**layout, **update, **engine})
         if proposal is not None:
@@ -121,9 +124,9 @@ def _first_that_fits(
 
 
 def _rank(proposal: Proposal) -> tuple[int, int, int, float]:
-    """Return the sort key of proposals: fastest first, by classes of 2 %.
+    """Return the sort key of proposed layouts: fastest first, by classes of 2 %.
 
-    The estimate cannot tell apart speeds within 2 %. Among these fewer ranks for a replica come first.
+    The estimate cannot tell apart speeds within 2 %. Among layouts of one class, fewer ranks for a replica come first.
     """
     plan = proposal.plan
     seconds = plan.time.seconds
@@ -133,7 +136,10 @@ def _rank(proposal: Proposal) -> tuple[int, int, int, float]:
 
 
 def _policy_layouts(search: _Search) -> Iterator[dict[str, Any]]:
-    """Yield layouts of the policy: TP within a node, and every product that fills the policy's devices."""
+    """Yield parallel layouts of the policy.
+
+    Tensor parallelism stays within a node, and the product of the parallel sizes fills the policy's GPUs.
+    """
     config, shape = search.config, search.shape
     ranks = search.hardware.num_devices
     if config.generation.placement == "disaggregated":
@@ -173,7 +179,10 @@ def _divisors(of: int, at_most: int) -> list[int]:
 
 
 def _engine_layouts(search: _Search) -> Iterator[dict[str, Any]]:
-    """Yield layouts of the engines: TP within a node, on as many devices as now."""
+    """Yield layouts of the vLLM engines.
+
+    Tensor parallelism stays within a node, and the engines use as many GPUs as now.
+    """
     config = search.config
     for tensor in _divisors(search.hardware.per_node, 8):
         changes: dict[str, Any] = {"generation.tensor_parallel_size": tensor}
@@ -199,9 +208,9 @@ def _updates_that_fit(search: _Search, layout: Changes) -> list[dict[str, Any]]:
 
 
 def _with_largest_share(search: _Search, changes: dict[str, Any]) -> Proposal | None:
-    """Return a proposal with the largest GPU share that the policy leaves to the engines.
+    """Return a proposal of settings with the largest GPU memory share that the policy leaves to the vLLM engines.
 
-    None when the share is too small, or when the plan does not fit or breaks a rule.
+    The result is None when the share is too small, when the run does not fit, or when the settings break a rule.
     """
     share = _engine_share(search.plan(changes))
     if share < LEAST_UTILIZATION:
@@ -214,7 +223,10 @@ def _with_largest_share(search: _Search, changes: dict[str, Any]) -> Proposal | 
 
 
 def _engine_share(plan: Plan) -> float:
-    """Return the largest GPU share, in hundredths, that engines can have while the policy is not offloaded yet."""
+    """Return the largest share of GPU memory that vLLM engines can have while the policy is not offloaded yet.
+
+    The share is rounded down to hundredths.
+    """
     memory = plan.devices[-1]
     moment = "start" if len(plan.devices) == 1 else "generate"
     mine = max(plan.engine.weights_gib + plan.engine.working_gib, plan.engine.share_gib)
@@ -223,9 +235,9 @@ def _engine_share(plan: Plan) -> float:
 
 
 def _budgets(config: BroRLConfig, context: int) -> list[int]:
-    """Return the micro-batch sizes to try, largest first.
+    """Return the micro-batch sizes in tokens to try, largest first.
 
-    They are the configured one and the smallest that holds the longest sequence.
+    They are the configured size and the smallest one that holds the longest sequence.
     """
     longest = config.data.max_prompt_tokens + config.rollouts.max_response_tokens
     least = ceil(longest / context)
@@ -244,7 +256,7 @@ def _keeps_rules(config: BroRLConfig) -> bool:
 
 
 def _changes_that_differ(config: BroRLConfig, changes: Changes) -> dict[str, Any]:
-    """Return those changes whose value the run's settings do not have already."""
+    """Return those of the proposed setting changes that differ from the run's settings."""
     differing = {}
     for key, value in changes.items():
         section, name = key.split(".")
@@ -254,7 +266,7 @@ def _changes_that_differ(config: BroRLConfig, changes: Changes) -> dict[str, Any
 
 
 def remedies(plan: Plan, lengths: Lengths) -> list[Proposal]:
-    """Return single changes that each make a plan fit which does not."""
+    """Return proposals of single changes, each of which makes a run fit that does not fit its hardware."""
     found = []
     for changes in _single_changes(plan):
         config = with_changes(plan.config, changes)
@@ -268,9 +280,9 @@ def remedies(plan: Plan, lengths: Lengths) -> list[Proposal]:
 
 
 def advice_to_fit(plan: Plan, lengths: Lengths = ASSUMED) -> str:
-    """Return what would make a plan fit, as text for an error message.
+    """Return what would make a run fit its hardware, as text for an error message.
 
-    Single changes come first, else the fastest layout of these devices, else of more nodes.
+    Single changes of settings come first, else the fastest parallel layout of the given GPUs, else one of more nodes.
     """
     found = remedies(plan, lengths) or propose_layouts(plan.config, plan.hardware, lengths, plan.shape, 1)
     if not found:
@@ -305,9 +317,9 @@ def _single_changes(plan: Plan) -> Iterator[dict[str, Any]]:
 
 
 def fewest_nodes(plan: Plan, lengths: Lengths) -> Proposal | None:
-    """Return the fastest layout on the fewest nodes on which some layout fits.
+    """Return the fastest parallel layout on the fewest nodes on which the run fits.
 
-    The number of nodes is doubled up to 512. None when nothing fits.
+    The number of nodes is doubled up to 512. The result is None when no layout fits.
     """
     nodes = plan.hardware.num_nodes
     while nodes < _MOST_NODES:

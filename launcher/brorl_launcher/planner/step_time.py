@@ -48,7 +48,7 @@ class EngineSpeed:
     rollout_s: float
 
     def step_seconds(self, batch: float, context: float) -> float:
-        """Return the seconds of a decode step with `batch` rollouts that attend to `context` tokens each."""
+        """Return the seconds of an engine's decode step with `batch` rollouts that attend to `context` tokens each."""
         touched = 1.0 - (1.0 - self.expert_share) ** batch
         cache_bytes = batch * context * self.token_bytes
         moved = self.weight_bytes + touched * self.expert_bytes + cache_bytes
@@ -58,7 +58,10 @@ class EngineSpeed:
 
 
 def engine_speed(config: BroRLConfig, shape: ModelShape, hardware: Hardware) -> EngineSpeed:
-    """Return the speed of an engine from the model's shape, the data sheet and the assumed shares of the peaks."""
+    """Return the estimated decoding speed of a vLLM engine.
+
+    It follows from the model's shape, the GPU's data sheet and the assumed shares of the peak rates that are reached.
+    """
     tensor = config.generation.tensor_parallel_size
     number = NUMBER_BYTES[config.generation.precision]
     reached = hardware.efficiency
@@ -86,9 +89,10 @@ def decode_seconds(
     slots: int,
     work: Workload,
 ) -> tuple[float, float]:
-    """Return the seconds in which one engine decodes `num` rollouts, and the share after the last one has started.
+    """Return the seconds in which one engine decodes `num` rollouts.
 
-    The rollouts have typical lengths and run in `slots` slots. The next rollout takes a slot as soon as it is free.
+    Also returns the share of these seconds after the last rollout has started. The rollouts have typical lengths and
+    run in `slots` slots of the engine's batch. The next rollout takes a slot as soon as it is free.
     """
     scale = max(1.0, num / _MAX_ROLLOUTS)
     followed = max(1, round(num / scale))
@@ -118,9 +122,9 @@ def decode_seconds(
 
 
 def _stride(num: int) -> int:
-    """Return a step width near the golden section of `num` that is coprime with it.
+    """Return a step width near the golden section of `num` that is coprime with `num`.
 
-    Neighbours in that order are far apart in the sorted list.
+    If a sorted list is read in steps of this width, successive items are far apart in the list.
     """
     stride = max(1, round(0.618 * num))
     while math.gcd(stride, num) > 1:
@@ -148,7 +152,7 @@ def generation_time(
     engine: EnginePlan,
     num: int,
 ) -> GenerationTime:
-    """Return the time in which `num` engines generate a step's rollouts.
+    """Return the estimated time in which `num` vLLM engines generate a step's rollouts.
 
     An engine without room for a single rollout takes infinitely long.
     """
@@ -165,10 +169,10 @@ def generation_time(
 
 
 def prompt_tokens_computed(config: BroRLConfig, work: Workload, num_engines: int) -> float:
-    """Return the prompt tokens that all engines compute together in a step.
+    """Return the number of prompt tokens that all vLLM engines prefill in a step.
 
-    A prompt is computed once on every engine that has a chunk of its group. Each further rollout computes what does not
-    fill a cache block (`lab/brorl_lab/theory/batching.py`).
+    A prompt is prefilled once on every engine that samples some of its rollouts. Each further rollout computes only the
+    tokens that do not fill a cache block (`lab/brorl_lab/theory/batching.py`).
     """
     chunks = math.ceil(work.num_per_prompt / config.rollouts.chunk_size)
     engines = min(num_engines, chunks)
@@ -178,9 +182,9 @@ def prompt_tokens_computed(config: BroRLConfig, work: Workload, num_engines: int
 
 
 def mean_cached_tokens(prompt_tokens: float, block_size: int) -> float:
-    """Return the tokens of a prompt that the prefix cache holds in whole blocks, without its last token.
+    """Return how many tokens of a prompt the prefix cache holds in whole blocks, without the prompt's last token.
 
-    This is the mean over prompts from 0.65 to 1.35 times as long.
+    This is the mean over prompts from 0.65 to 1.35 times as long as `prompt_tokens`.
     """
     num_lengths = 15
     total = 0.0
@@ -214,7 +218,7 @@ class StepTime:
         return sum(stage.seconds for stage in self.stages)
 
     def stage_seconds(self, name: str) -> float:
-        """Return the seconds of a stage, or 0 for an unknown name."""
+        """Return the seconds of a stage of the training step, such as generation, or 0 for an unknown name."""
         return sum(stage.seconds for stage in self.stages if stage.name == name)
 
 
@@ -237,7 +241,10 @@ def step_time(
     micro: MicroBatches,
     engine: EnginePlan,
 ) -> StepTime:
-    """Return the time of a typical step, with its share of checkpoints. Validation is not counted."""
+    """Return the estimated time of a typical training step, with its share of checkpoints.
+
+    Validation is not counted.
+    """
     generation = generation_time(config, shape, hardware, work, engine, engines.num)
     sampling = generation.prefill_s + generation.decode_s
     sampling_note = (
@@ -279,10 +286,10 @@ def _forward(
     layout: ParallelLayout,
     micro: MicroBatches,
 ) -> _Pass:
-    """Return the time of one forward pass over the step's rollouts, which all ranks run at the same time.
+    """Return the estimated time of one forward pass of the policy over the step's rollouts.
 
-    The last stage sets the pace of a pipeline, because it has the output layer on top of its layers. A micro-batch of
-    few tokens leaves matrix units idle.
+    All ranks run it at the same time. The last stage sets the pace of a pipeline, because it has the output layer on
+    top of its layers. A micro-batch of few tokens leaves matrix units idle.
     """
     reached = hardware.efficiency
     tokens = micro.num * micro.tokens * config.algorithm.num_mini_batches
@@ -305,7 +312,7 @@ def _forward(
 
 
 def _linear_share(shape: ModelShape, work: Workload) -> float:
-    """Return the share of a forward pass in the products inside layers, which FP8 speeds up.
+    """Return the share of a forward pass's time in matrix products inside layers, which FP8 speeds up.
 
     Attention and the output layer are not among them.
     """
@@ -314,7 +321,10 @@ def _linear_share(shape: ModelShape, work: Workload) -> float:
 
 
 def _recomputed_share(config: BroRLConfig, shape: ModelShape, work: Workload) -> float:
-    """Return the share of a forward pass that the backward pass repeats: none, the products of MLPs, or all."""
+    """Return the share of a forward pass that the backward pass repeats for activation recomputation.
+
+    It is none, the products of MLPs, or all.
+    """
     if config.policy.recompute is None:
         return 0.0
     if config.policy.recompute == "full":
@@ -330,7 +340,7 @@ def _messages_s(
     layout: ParallelLayout,
     tokens: float,
 ) -> float:
-    """Return the seconds of messages in a forward pass on one rank.
+    """Return the estimated seconds of communication in a forward pass on one rank.
 
     Tensor parallelism moves a layer's hidden states four times (two all-reduces, or gather and scatter twice). Expert
     parallelism moves each token to its experts and back, pipelines move hidden states to the next stage, context
@@ -359,7 +369,7 @@ def _messages_s(
 
 
 def _gradient_exchange_s(shape: ModelShape, hardware: Hardware, layout: ParallelLayout) -> float:
-    """Return the seconds in which the replicas exchange the gradients and weights of a mini-batch.
+    """Return the seconds in which data-parallel replicas exchange the gradients and weights of a mini-batch.
 
     fp32 gradients are scattered and bf16 weights gathered. How much of it the passes hide has not been measured, so all
     of it counts.
@@ -382,7 +392,10 @@ def _offload(
     optimizer: float,
     engine: EnginePlan,
 ) -> StageTime:
-    """Return the time to move the policy's and the engines' bytes out and back in over the host's bandwidth."""
+    """Return the time to offload the policy's and the engines' memory to the host and to load it back.
+
+    It is the number of bytes over the host's bandwidth.
+    """
     policy, sleep = config.policy, config.generation.sleep
     moved = 0.0
     if policy.offload != "none":
@@ -396,14 +409,17 @@ def _offload(
 
 
 def _sync(config: BroRLConfig, shape: ModelShape, hardware: Hardware) -> StageTime:
-    """Return the time to load the new weights into every engine."""
+    """Return the estimated time to load the new policy weights into every vLLM engine."""
     size = NUMBER_BYTES[config.policy.precision] * rank_parameters(shape, ParallelLayout(), 0).total
     rate = hardware.efficiency.sync_bytes_per_s
     return StageTime("sync", size / rate, f"{size / GIB:.1f} GiB at {rate / 1e9:g} GB/s into every engine")
 
 
 def _save(config: BroRLConfig, hardware: Hardware, state: float) -> StageTime:
-    """Return one step's share of a checkpoint: a copy to the host, and without async_save the writing, too."""
+    """Return one step's share of the time of a checkpoint.
+
+    It is the time of a copy to the host, and without async_save that of the writing, too.
+    """
     interval = config.trainer.save_interval
     if interval == 0:
         return StageTime("save", 0.0, "only at the end")

@@ -13,7 +13,7 @@ from nemo_brorl.core.console import Console
 
 
 def print_plan(plan: Plan) -> None:
-    """Print a plan: memory, generation, time and assumptions."""
+    """Print the estimate for a run: memory, generation, time and assumptions."""
     console = Console()
     console.line(headline(plan))
     for size in plan.sizes:
@@ -35,7 +35,7 @@ def print_plan(plan: Plan) -> None:
 
 
 def print_device(console: Console, memory: DeviceMemory) -> None:
-    """Print the memory of a device, term by term, at the moments when it is fullest."""
+    """Print the estimated memory of a GPU by its uses, at the moments of a step when it is fullest."""
     article = "an" if memory.role[0] in "aeiou" else "a"
     header = [f"GiB of {article} {memory.role}", *memory.moments, "how"]
     rows = []
@@ -49,7 +49,7 @@ def print_device(console: Console, memory: DeviceMemory) -> None:
 
 
 def print_stages(console: Console, time: StepTime) -> None:
-    """Print the seconds of a step, stage by stage."""
+    """Print the estimated seconds of a training step, stage by stage."""
     rows = []
     for stage in time.stages:
         share = ""
@@ -61,7 +61,7 @@ def print_stages(console: Console, time: StepTime) -> None:
 
 
 def print_proposals(title: str, proposals: Sequence[Proposal]) -> None:
-    """Print one row for each proposal, then its settings to paste."""
+    """Print one row for each proposed layout, then its settings in a form to paste."""
     if not proposals:
         return
     console = Console()
@@ -91,7 +91,7 @@ def _layout(plan: Plan) -> str:
 
 
 def headline(plan: Plan) -> str:
-    """Return the first line of a printed plan: model, devices, layout and batch."""
+    """Return the first line of a printed estimate: model, devices, parallel layout and batch."""
     hardware, work = plan.hardware, plan.work
     devices = f"{hardware.num_nodes} × {hardware.per_node} {hardware.kind}"
     size = f"N = {work.num_per_prompt} × {work.prompts} prompts"
@@ -99,7 +99,7 @@ def headline(plan: Plan) -> str:
 
 
 def remarks(plan: Plan) -> list[str]:
-    """Return the lines on micro-batches, engines, the object store and the assumptions."""
+    """Return the printed lines on micro-batches, engines, the object store and the assumptions of an estimate."""
     micro, engine, node = plan.micro, plan.engine, plan.node
     return [
         f"micro-batches: {micro.num} of {micro.tokens:,.0f} tokens, for each of "
@@ -115,7 +115,7 @@ def remarks(plan: Plan) -> list[str]:
 
 
 def totals(plan: Plan) -> str:
-    """Return the line with rates and hours of a step and of the run."""
+    """Return the printed line with token rates and hours of a step and of the run."""
     seconds = plan.time.seconds
     if not math.isfinite(seconds):
         return "an engine has no room for a single rollout"

@@ -38,28 +38,35 @@ class Workload:
 
     @property
     def trained(self) -> int:
-        """Number of rollouts that the step trains on."""
+        """Return the number of rollouts that one training step trains on."""
         return self.num_per_prompt * self.prompts
 
     @property
     def sampled_groups(self) -> float:
-        """Groups sampled for a full batch. Surplus is carried over, so on average none is wasted."""
+        """Return the number of groups of rollouts that are sampled to fill a batch with informative groups.
+
+        Surplus groups are carried over, so on average none is wasted.
+        """
         return self.prompts / self.keep_rate
 
     @property
     def sampled(self) -> float:
-        """Number of rollouts sampled for a full batch."""
+        """Return the number of rollouts that are sampled to fill a batch with informative groups."""
         return self.num_per_prompt * self.sampled_groups
 
     @property
     def attended_tokens(self) -> float:
-        """Mean tokens that a response token attends to: the prompt, and E[R²] / 2 E[R] of its own response."""
+        """Return the mean number of tokens that a response token attends to.
+
+        These are the prompt, and E[R²] / 2 E[R] tokens of its own response of length R.
+        """
         return self.prompt_tokens + self.response_tokens * (1 + self.response_spread**2) / 2
 
     def response_quantiles(self, num: int) -> list[int]:
         """Return the lengths of `num` typical responses, shortest first.
 
-        They are the quantiles of the log-normal distribution, cut at the limit and scaled to its mean.
+        They are quantiles of the log-normal distribution of response lengths, cut at the length limit and scaled to its
+        mean.
         """
         if self.response_spread == 0:
             return [max(1, round(self.response_tokens))] * num
@@ -75,7 +82,7 @@ class Workload:
 
 
 def _scale_to_mean(shape: list[float], mean: float, limit: float) -> float:
-    """Return the factor under which the values, cut at the limit, have the given mean."""
+    """Return the factor by which values must be multiplied so that, cut at the limit, they have the given mean."""
     low, high = 0.0, 1e6 * mean
     for _ in range(100):
         middle = (low + high) / 2
@@ -87,10 +94,11 @@ def _scale_to_mean(shape: list[float], mean: float, limit: float) -> float:
 
 
 def workload_of(config: BroRLConfig, lengths: Lengths) -> Workload:
-    """Return the workload of the schedule's stage with the most rollouts.
+    """Return the workload of a training step: numbers of prompts and rollouts, and their lengths.
 
-    What `lengths` leaves open is assumed: prompts an eighth of the longest, responses 0.45 of it, and the paper's keep
-    rates (0.41 at N = 16, 0.62 at N = 512, arXiv 2510.01180) with a straight line over log N.
+    It is that of the schedule's stage with the most rollouts. What `lengths` leaves open is assumed: prompts an eighth
+    of the longest, responses 0.45 of the longest, and the BroRL paper's rates of informative groups (0.41 at N = 16,
+    0.62 at N = 512, arXiv 2510.01180) with a straight line over log N.
     """
     num, prompts = max(config.rollouts.stage_sizes(), key=lambda size: (size[0] * size[1], size[0]))
     limit = config.rollouts.max_response_tokens
@@ -129,7 +137,7 @@ class Engines:
 
 
 def engines_of(config: BroRLConfig) -> Engines:
-    """Return the layout of the generation engines in the settings."""
+    """Return the number of vLLM engines in the settings, their tensor parallelism and their placement."""
     is_colocated = config.trainer.num_gpus > 0 and config.generation.placement == "colocated"
     return Engines(RunSizes.from_config(config).num_engines, config.generation.tensor_parallel_size, is_colocated)
 
@@ -145,9 +153,10 @@ class MicroBatches:
 
 
 def micro_batches(config: BroRLConfig, work: Workload, layout: ParallelLayout) -> MicroBatches:
-    """Return the micro-batches as `packing.py` cuts them.
+    """Return the number and size of the micro-batches that the policy update cuts a step's rollouts into.
 
-    There are as few as hold the responses, each with a copy of every prompt whose group it has a part of.
+    They are cut as `packing.py` does. There are as few as hold the responses, each with a copy of every prompt of whose
+    group it has a part.
     """
     budget = RunSizes.from_config(config).micro_batch_tokens * layout.context
     rollouts = work.trained / config.algorithm.num_mini_batches / layout.data
@@ -161,9 +170,9 @@ def micro_batches(config: BroRLConfig, work: Workload, layout: ParallelLayout) -
 
 
 def _tokens(config: BroRLConfig, work: Workload, rollouts: float) -> float:
-    """Return the tokens of a micro-batch with so many rollouts in the order of their groups, with copies of prompts.
+    """Return the tokens of a micro-batch with `rollouts` rollouts in the order of their groups, with copies of prompts.
 
-    Every mini-batch has an equal share of every group.
+    Every mini-batch has an equal share of the rollouts of every prompt.
     """
     if not config.policy.shared_prompt:
         return rollouts * (work.prompt_tokens + work.response_tokens)

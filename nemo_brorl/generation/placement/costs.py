@@ -33,7 +33,7 @@ class ChunkCosts:
         self._forecast = forecast
 
     def of_rollout(self, request: RolloutRequest, age: float = 0.0) -> float:
-        """Return the remaining work of one rollout of a request that has `age` tokens, in decoded tokens."""
+        """Return the remaining work of a rollout that has sampled `age` tokens, counted in decoded tokens."""
         tokens = self._forecast.tokens(request, age)
         num_before = age
         if request.partial is not None and not age:
@@ -43,11 +43,14 @@ class ChunkCosts:
         return tokens * (1.0 + self._numbers.context * context)
 
     def of_first_tokens(self, request: RolloutRequest) -> float:
-        """Return the work of prefilling a request's prompt and resumed tokens, in decoded tokens."""
+        """Return the work of prefilling a request's prompt and the tokens that its rollouts resume from.
+
+        The work is counted in decoded tokens.
+        """
         return self._numbers.prefill * self.num_first_tokens(request)
 
     def num_first_tokens(self, request: RolloutRequest) -> int:
-        """Return the number of tokens of a request's prompt and of the rollouts that it resumes."""
+        """Return the number of tokens in a request's prompt and in the partial rollouts that it resumes."""
         num_tokens = len(request.prompt.token_ids)
         if request.partial is not None:
             num_tokens += int(request.partial.lengths.sum())

@@ -24,12 +24,12 @@ class AssignedChunk:
 
     @property
     def num_left(self) -> int:
-        """Rollouts that have a slot in the engine's batch, or wait for one."""
+        """Return the number of the chunk's rollouts that are in the engine's batch or wait for a slot in it."""
         return self.num_rollouts - self.num_ended
 
     @property
     def work(self) -> float:
-        """Remaining work of the chunk, in decoded tokens."""
+        """Return the remaining work of the chunk's rollouts on its engine, in decoded tokens."""
         work = self.num_left * self.work_of_one
         return work if self.num_started else work + self.prefill_work
 
@@ -50,7 +50,10 @@ class PrefixCache:
         return uid in self._prompts
 
     def use(self, uid: str, num_tokens: int) -> list[str]:
-        """Record that a prompt is computed or read. Return the prompts that were evicted for it."""
+        """Record that an engine computes a prompt or reads it from its prefix cache.
+
+        Returns the prompts that were evicted from the prefix cache to make room for it.
+        """
         if uid in self._prompts:
             self._prompts.move_to_end(uid)
             return []
@@ -65,12 +68,12 @@ class PrefixCache:
         return gone
 
     def drop(self, uid: str) -> None:
-        """Remove a prompt that no chunk needs any more."""
+        """Remove a prompt from the estimated prefix cache of an engine, because no rollout needs it any more."""
         # The prompt may have been evicted before.
         self._num_tokens -= self._prompts.pop(uid, 0)
 
     def uids(self) -> list[str]:
-        """Return the uids of all prompts in the cache, least recently used first."""
+        """Return the uids of all prompts in the engine's prefix cache, least recently used first."""
         return list(self._prompts)
 
 
@@ -91,14 +94,14 @@ class EngineLoad:
         self.stamp = 0  # number of its newest entry in the placement's heaps
 
     def add(self, chunk: int, assigned: AssignedChunk) -> None:
-        """Add a chunk to the engine's load."""
+        """Add a chunk of rollouts to the engine's load."""
         self.chunks[chunk] = assigned
         self._movable[chunk] = None
         self.num_chunks_of[assigned.uid] += 1
         self._charge(assigned.num_left, assigned.work)
 
     def remove(self, chunk: int) -> AssignedChunk:
-        """Remove a chunk from the engine's load."""
+        """Remove a chunk of rollouts from the engine's load."""
         assigned = self.chunks.pop(chunk)
         self._movable.pop(chunk, None)
         self.num_chunks_of[assigned.uid] -= 1
@@ -115,9 +118,9 @@ class EngineLoad:
         num_ended: int,
         work_of_one: float,
     ) -> None:
-        """Update the number of started and ended rollouts of a chunk.
+        """Update how many rollouts of a chunk the engine has started and ended.
 
-        Reports may arrive out of order, so the numbers never fall.
+        Progress reports may arrive out of order, so the numbers never fall.
         """
         assigned = self.chunks[chunk]
         left_before = assigned.num_left
@@ -131,12 +134,15 @@ class EngineLoad:
         self._charge(assigned.num_left - left_before, assigned.work - work_before)
 
     def last_unstarted_chunk(self) -> int | None:
-        """Return the last assigned chunk that has not started and that no other engine was offered."""
+        """Return the last chunk of rollouts assigned to this engine that may move to another engine, or None.
+
+        The engine has not started it, and it was not offered to another engine.
+        """
         # An engine starts chunks in the order of assignment, so the last one is the likeliest not to have started.
         return next(reversed(self._movable), None)
 
     def offer(self, chunk: int) -> None:
-        """Record that a chunk was offered to another engine, and this one has not answered."""
+        """Record that a chunk of rollouts was offered to another engine, and its own engine has not answered yet."""
         del self._movable[chunk]
 
     def _charge(self, num_rollouts: int, work: float) -> None:
@@ -159,15 +165,15 @@ class EngineOrder:
         self._heap: list[tuple[float, int, int]] = []  # (work, engine, stamp)
 
     def push(self, engine: int) -> None:
-        """Insert an engine into the order, at the position of its current work."""
+        """Insert an engine into the order of engines, at the position of its current work."""
         load = self._loads[engine]
         entry = (self._sign * load.work, engine, load.stamp)
         heapq.heappush(self._heap, entry)
 
     def first(self) -> int | None:
-        """Return the engine with the least work (or most, for `most_first`), or None.
+        """Return the engine with the least remaining work (or most, for `most_first`), or None if there is no engine.
 
-        It keeps its position until its stamp changes.
+        The engine keeps its position in the order until a change of its load gives it a new stamp.
         """
         while self._heap:
             # Entries of engines that died, or whose work has changed, are still in the heap.

@@ -50,7 +50,7 @@ def survival(
     location: float,
     spread: float,
 ) -> float:
-    """Return P(L > length) for ln L ~ Normal(location, spread²)."""
+    """Return P(L > length) of a log-normal length L, with ln L ~ Normal(location, spread²)."""
     if length <= 0:
         return 1.0
     deviation = (math.log(length) - location) / spread
@@ -63,9 +63,10 @@ def expected(
     limit: float,
     age: float = 0.0,
 ) -> float:
-    """Return the expected remaining tokens E[min(L, limit) − age | L > age] for ln L ~ Normal(location, spread²).
+    """Return the expected remaining tokens E[min(L, limit) − age | L > age] of a log-normal length L.
 
-    `age` is the number of tokens so far. The result is at least 1 while `age` is below the limit.
+    ln L ~ Normal(location, spread²). `age` is the number of tokens so far. The result is at least 1 while `age` is
+    below the limit.
     """
     if age >= limit:
         return 0.0
@@ -102,7 +103,7 @@ class _Task:
     squares_within: float = 0.0  # squared deviations from the mean of their prompt
 
     def add(self, logs: NDArray[np.float64], fading: float) -> None:
-        """Add the ln lengths of one prompt, after multiplying all sums by `fading`."""
+        """Add the ln lengths of one prompt's responses to the sums, after multiplying all sums by `fading`."""
         self.num *= fading
         self.total *= fading
         self.squares *= fading
@@ -116,7 +117,7 @@ class _Task:
         self.squares_within += float(deviations @ deviations)
 
     def length_distribution(self, max_tokens: int) -> _LengthDistribution:
-        """Return the distribution of ln length in the task, or the prior if no response was seen."""
+        """Return the distribution of ln response length in the task, or the prior if no response was seen."""
         if self.num == 0:
             median = max(1.0, _PRIOR_MEDIAN * max_tokens)
             return _LengthDistribution(math.log(median), _PRIOR_SPREAD, _PRIOR_SPREAD)
@@ -150,7 +151,7 @@ class FullLength:
     """A forecast without knowledge: every response takes all tokens that it may have."""
 
     def tokens(self, request: RolloutRequest, age: float = 0.0) -> float:
-        """Return all tokens that a rollout of `age` tokens may still have."""
+        """Return the number of tokens that a rollout with `age` tokens may still sample up to its limit."""
         return max(0.0, request.sampling.max_tokens - age)
 
     def record_progress(
@@ -160,10 +161,10 @@ class FullLength:
         num_running: int,
         age: float,
     ) -> None:
-        """Ignore the progress of a chunk."""
+        """Ignore how far rollouts have progressed, because this forecast does not learn from lengths."""
 
     def record_finished(self, request: RolloutRequest, lengths: Int32) -> None:
-        """Ignore the lengths of a finished chunk."""
+        """Ignore the lengths of finished rollouts, because this forecast does not learn from lengths."""
 
 
 class LengthHistory:
@@ -190,7 +191,7 @@ class LengthHistory:
         lengths: Int32,
         is_cut: Bool | None = None,
     ) -> None:
-        """Add the lengths of a closed group to its task, and forget its prompt.
+        """Add the lengths of a prompt's responses to the length statistics of its task, and forget the prompt.
 
         A prompt is never sampled again under the same uid.
 
@@ -212,9 +213,10 @@ class LengthHistory:
             sums.add(np.log(tokens), fading)
 
     def record_finished(self, request: RolloutRequest, lengths: Int32) -> None:
-        """Record the lengths [m] of the responses that ended in a finished chunk.
+        """Record the response lengths [m] of finished rollouts of one request.
 
-        Trajectories are ignored: they count when their group closes.
+        Trajectories with an environment are ignored here, because their lengths count when their whole group has
+        finished.
         """
         if request.prompt.has_episodes:
             return
@@ -235,14 +237,17 @@ class LengthHistory:
         num_running: int,
         age: float,
     ) -> None:
-        """Record that `num_ended` responses of a chunk have ended and `num_running` have `age` tokens on average."""
+        """Record the progress of the rollouts of one request.
+
+        `num_ended` responses have ended and `num_running` responses have `age` tokens on average.
+        """
         prompt = self._touch(request.prompt.uid)
         prompt.running[request.first_index] = (num_ended, num_running, age)
 
     def tokens(self, request: RolloutRequest, age: float = 0.0) -> float:
         """Return the expected remaining tokens of one rollout that has `age` tokens now.
 
-        With `age` 0, rollouts that are resumed start at their current lengths.
+        With `age` 0, rollouts that are resumed start at the lengths that they already have.
         """
         prompt = request.prompt
         limit = request.sampling.max_tokens
@@ -256,7 +261,7 @@ class LengthHistory:
         return total / len(lengths)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the length statistics of all tasks, JSON-able.
+        """Return the response length statistics of all tasks, as a JSON-able dict.
 
         Lengths of single prompts are left out. They only serve the step in which the prompts are sampled.
         """
@@ -266,7 +271,7 @@ class LengthHistory:
         return {"tasks": tasks}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the length statistics of all tasks from `state_dict`."""
+        """Restore the response length statistics of all tasks from what `state_dict` returned."""
         self._tasks.clear()
         for name, sums in state["tasks"].items():
             self._tasks[name] = _Task(**sums)
@@ -286,7 +291,7 @@ class LengthHistory:
         uid: str,
         max_tokens: int,
     ) -> tuple[float, float]:
-        """Return the mean and the standard deviation of a prompt's ln length.
+        """Return the mean and the standard deviation of the ln length of a prompt's responses.
 
         For a prompt that was never seen, the standard deviation includes the uncertainty of the mean.
         """
@@ -301,10 +306,10 @@ class LengthHistory:
 
 
 def _posterior_mean(prompt: _Prompt, distribution: _LengthDistribution) -> float:
-    """Return the posterior mean of a prompt's ln length.
+    """Return the posterior mean of the ln length of a prompt's responses.
 
-    Ended responses count as Normal(location, within²), running ones by their survival probability. The prior has heavy
-    tails, so that a prompt unlike all earlier ones is recognised in time.
+    Ended responses count as Normal(location, within²), running responses by their survival probability. The prior has
+    heavy tails, so that a prompt whose lengths are unlike those of all earlier prompts is recognised in time.
     """
     locations = distribution.mean + distribution.between * _GRID
     log_weights = _LOG_PRIOR.copy()

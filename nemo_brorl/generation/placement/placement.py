@@ -63,9 +63,10 @@ class ChunkPlacement:
         costs: PlacementCosts | None = None,
         forecast: Forecast | None = None,
     ) -> None:
-        """Start a placement with these requests and no engine.
+        """Start to place these requests on engines, with no engine available yet.
 
-        `forecast` gets progress reports, and is queried again about a prompt when there is news of it.
+        `forecast` gets progress reports, and is queried again about a prompt's lengths when there is news of the
+        prompt.
         """
         self.max_rollouts = max_rollouts
         self._numbers = costs or PlacementCosts()
@@ -85,16 +86,16 @@ class ChunkPlacement:
 
     @property
     def is_finished(self) -> bool:
-        """True if every chunk is finished or cancelled."""
+        """Return True if every chunk of rollouts is finished or cancelled."""
         return not self._requests
 
     @property
     def num_waiting(self) -> int:
-        """Number of chunks that no engine holds."""
+        """Return the number of chunks of rollouts that are not assigned to an engine."""
         return self._waiting.num_chunks + len(self._waiting.first_in_line)
 
     def submit(self, requests: Sequence[RolloutRequest]) -> range:
-        """Queue a chunk for each request. Return the chunk numbers, in order."""
+        """Queue a chunk of rollouts for each request, and return the chunk numbers in order."""
         first = self._num_submitted
         self._num_submitted += len(requests)
         for chunk, request in enumerate(requests, start=first):
@@ -106,12 +107,15 @@ class ChunkPlacement:
         return range(first, self._num_submitted)
 
     def add_engine(self, engine: int) -> None:
-        """Add an engine that is ready, with an empty prefix cache."""
+        """Add an engine that is ready to sample, with an empty prefix cache."""
         self._engines[engine] = EngineLoad(self._numbers.cached_prompt_tokens)
         self._requeue_engine(engine)
 
     def assign(self) -> tuple[int, int] | None:
-        """Assign the next chunk. Return (engine, chunk), or None when nothing waits or no engine has room."""
+        """Assign the next chunk of rollouts to an engine.
+
+        Returns (engine, chunk), or None when no chunk waits or no engine has room.
+        """
         engine = self._with_room.first()
         if engine is None or not self.num_waiting:
             return None
@@ -137,9 +141,10 @@ class ChunkPlacement:
         num_ended: int,
         age: float = 0.0,
     ) -> None:
-        """Update how many rollouts of a chunk have started and ended, and the mean tokens (`age`) of running ones.
+        """Update how many rollouts of a chunk an engine has started and ended, and the mean tokens of running rollouts.
 
-        The numbers never fall. News about a chunk that the engine does not hold is ignored.
+        `age` is the mean number of tokens. The numbers of started and ended rollouts never fall. A report about a chunk
+        that the engine does not hold is ignored.
         """
         load = self._engines.get(engine)
         if load is None or chunk not in load.chunks:
@@ -158,7 +163,10 @@ class ChunkPlacement:
         chunk: int,
         lengths: Int32 | None = None,
     ) -> None:
-        """Record that an engine returned a chunk. lengths: [m] of the responses that ended, for the forecast."""
+        """Record that an engine has returned a chunk of rollouts.
+
+        lengths: [m] of the responses that ended, for the forecast of response lengths.
+        """
         self._engines[engine].remove(chunk)
         self._resolve_steal(chunk)
         self._requeue_engine(engine)
@@ -169,7 +177,10 @@ class ChunkPlacement:
         self._reprice_waiting(name)
 
     def cancel(self, chunk: int) -> bool:
-        """End a waiting chunk. Return False if an engine holds it and must end it."""
+        """Cancel a chunk of rollouts that is not assigned to an engine.
+
+        Returns False if an engine holds the chunk and must end it.
+        """
         request = self._requests[chunk]
         is_waiting = self._waiting.discard(self._holders.name(chunk), chunk, request.num_rollouts)
         if is_waiting:
@@ -178,7 +189,7 @@ class ChunkPlacement:
         return is_waiting
 
     def lose(self, engine: int) -> None:
-        """Remove an engine that died, and queue its chunks again, first in line.
+        """Remove an engine that died, and put its chunks of rollouts at the front of the queue.
 
         The engine is unavailable until `add_engine`, and its prefix cache is lost.
         """
@@ -192,11 +203,11 @@ class ChunkPlacement:
             self._holders.forget(engine, name)
 
     def steals(self) -> list[Steal]:
-        """Return proposals to move chunks between engines, once nothing waits.
+        """Return proposals to move chunks of rollouts between engines, once no chunk waits for an engine.
 
         A chunk stays with its engine until the proposal is answered. The engine with the least work among those with
-        free slots takes from the one with the most. It does so if, with the chunk and the prefill of its prompt, it has
-        less work than the other has now. It waits for one answer at a time.
+        free slots takes a chunk from the engine with the most work. It does so if, with the chunk and the prefill of
+        its prompt, it has less work than the other engine has now. It waits for one answer at a time.
         """
         proposed: list[Steal] = []
         while self._numbers.can_steal and not self.num_waiting:
@@ -223,7 +234,7 @@ class ChunkPlacement:
         return proposed
 
     def withdrawn(self, chunk: int) -> None:
-        """Queue a chunk again, first in line, because its engine gave it back before it started."""
+        """Put a chunk of rollouts at the front of the queue, because its engine gave it back before starting it."""
         steal = self._resolve_steal(chunk)
         if steal is not None:
             self._engines[steal.victim].remove(chunk)
@@ -231,14 +242,17 @@ class ChunkPlacement:
             self._waiting.first_in_line.append(chunk)
 
     def kept(self, chunk: int) -> None:
-        """Leave a chunk where it is, because its engine had started it when it was asked to give it back."""
+        """Leave a chunk of rollouts with its engine, because the engine had started it before it was asked for it."""
         steal = self._resolve_steal(chunk)
         if steal is not None:
             # Without this it would be proposed again at once.
             self.progress(steal.victim, chunk, num_started=1, num_ended=0)
 
     def _resolve_steal(self, chunk: int) -> Steal | None:
-        """Close the proposal to move a chunk to another engine. Return it, or None if there is none."""
+        """Close the proposal to move a chunk of rollouts to another engine.
+
+        Returns the proposal, or None if there is none.
+        """
         steal = self._open_steals.pop(chunk, None)
         # The thief may have died meanwhile.
         if steal is not None and steal.thief in self._engines:
@@ -247,7 +261,10 @@ class ChunkPlacement:
         return steal
 
     def _requeue_engine(self, engine: int) -> None:
-        """Insert an engine whose load has changed into the heaps of engines. Its earlier entries become void."""
+        """Insert an engine whose load has changed into the heaps that order engines by work.
+
+        The engine's earlier entries in the heaps become void.
+        """
         load = self._engines[engine]
         load.stamp += 1
         self._assigned_work += load.work - load.counted_work
@@ -262,7 +279,7 @@ class ChunkPlacement:
     def _has_more_than_its_share(self, engine: int) -> bool:
         """Return True if an engine with a batch at least half full has more than an equal share of all work.
 
-        It could not give the work away after starting it, so it would finish last if it got more.
+        The engine could not give rollouts away after starting them, so it would finish last if it got more.
         """
         load = self._engines[engine]
         if load.num_rollouts < _HALF_FULL * self.max_rollouts:
@@ -271,7 +288,7 @@ class ChunkPlacement:
         return load.work > all_work / len(self._engines)
 
     def _charge_engine(self, engine: int, chunk: int) -> None:
-        """Add a chunk to an engine's load, and its prompt to the engine's cached prompts."""
+        """Add a chunk of rollouts to an engine's load, and its prompt to the engine's estimated prefix cache."""
         request = self._requests[chunk]
         load = self._engines[engine]
         assigned = AssignedChunk(
@@ -285,21 +302,24 @@ class ChunkPlacement:
         self._requeue_engine(engine)
 
     def _reprice_waiting(self, uid: str) -> None:
-        """Update the predicted lengths of a prompt's waiting chunks after some of its responses have ended."""
+        """Update the predicted lengths of a prompt's waiting rollouts after news about its other responses."""
         if uid in self._waiting:
             request = self._requests[self._waiting[uid].chunks[0]]
             self._waiting.expect(uid, self._costs.of_rollout(request), is_fresh=uid not in self._holders.by_prefix)
 
     def _prefill_work(self, engine: int, chunk: int) -> float:
-        """Return the work of computing a chunk's prompt and resumed tokens on an engine, 0 if it holds them."""
+        """Return the work of prefilling a chunk's prompt and resumed tokens on an engine, in decoded tokens.
+
+        The work is 0 if the engine's prefix cache holds these tokens.
+        """
         is_held = self._holders.name(chunk) in self._engines[engine].cache
         return 0.0 if is_held else self._costs.of_first_tokens(self._requests[chunk])
 
     def _holder_or(self, engine: int, chunk: int) -> int:
-        """Return the engine that takes a chunk.
+        """Return the engine that a chunk of rollouts is assigned to.
 
-        That is the engine with the tokens of a trajectory's last turn, if it has room and not more work than `engine`
-        would have. Otherwise it is `engine`.
+        That is the engine that holds the tokens of a trajectory's last turn, if it has room and not more work than
+        `engine` would have. Otherwise it is `engine`.
         """
         holder = self._holders.turn_holder(chunk)
         if holder is None or self._engines[holder].num_rollouts > self.max_rollouts:
@@ -308,10 +328,10 @@ class ChunkPlacement:
         return holder if self._engines[holder].work <= work else engine
 
     def _best_prompt(self, engine: int) -> WaitingPrompt:
-        """Return the waiting prompt whose next chunk an engine should get.
+        """Return the waiting prompt of which an engine should sample the next chunk of rollouts.
 
-        A turn whose tokens the engine holds comes first, then the prompt of most benefit. Among equals a prompt that it
-        holds is preferred, then one that no engine holds.
+        A trajectory's next turn whose tokens the engine holds comes first, then the prompt with the greatest benefit.
+        Among equals a prompt in the engine's prefix cache is preferred, then a prompt that no engine holds.
         """
         # The next turn of trajectories starts with many tokens that no other engine has.
         turn = self._waiting.longest_of(self._engines[engine].cached_turns)
@@ -330,10 +350,10 @@ class ChunkPlacement:
         return best
 
     def _benefit(self, engine: int, prompt: WaitingPrompt) -> float:
-        """Return the work of a prompt's next chunk, less the disadvantages of sampling it on this engine.
+        """Return the work of a prompt's next chunk of rollouts, less the disadvantages of sampling it on this engine.
 
-        These are the price of the prompt if only other engines hold it, and the chunks of the prompt that the engine
-        already has.
+        The disadvantages are the work of prefilling the prompt if only other engines hold it, and a penalty for each
+        chunk of the prompt that the engine already has.
         """
         chunk = prompt.chunks[0]
         work = self._requests[chunk].num_rollouts * prompt.work_of_one

@@ -31,7 +31,7 @@ class PrefixHolders:
         self._costs = costs
 
     def add(self, chunk: int, request: RolloutRequest) -> str:
-        """Register a new chunk. Return the name of its prefix."""
+        """Register a new chunk of rollouts, and return the name of its prefix in the engines' prefix caches."""
         name = request.prompt.uid
         partial = request.partial
         is_turn = partial is not None and partial.engine in self._engines
@@ -48,13 +48,13 @@ class PrefixHolders:
         return name
 
     def name(self, chunk: int) -> str:
-        """Return the name of a chunk's prefix."""
+        """Return the name of the prefix that a chunk's rollouts start from."""
         return self._names[chunk]
 
     def turn_holder(self, chunk: int) -> int | None:
-        """Return the engine that holds the tokens of trajectories at their next turn.
+        """Return the engine whose prefix cache holds the tokens of trajectories up to their next turn.
 
-        None if that engine was lost, or the chunk is no such turn.
+        The result is None if that engine was lost, or if the chunk is not the next turn of trajectories.
         """
         engine = self._turns.get(chunk)
         if engine is None or engine not in self.by_prefix.get(self._names[chunk], ()):
@@ -67,7 +67,10 @@ class PrefixHolders:
         chunk: int,
         request: RolloutRequest,
     ) -> None:
-        """Record that an engine holds a chunk's prefix now, and has evicted others for it."""
+        """Record that an engine's prefix cache now holds the prefix of a chunk of rollouts.
+
+        Prefixes that the engine evicts to make room are recorded as lost.
+        """
         name = self._names[chunk]
         load = self._engines[engine]
         self.by_prefix.setdefault(name, set()).add(engine)
@@ -80,7 +83,7 @@ class PrefixHolders:
             load.cached_turns.pop(evicted, None)
 
     def forget(self, engine: int, name: str) -> None:
-        """Record that an engine no longer holds a prefix."""
+        """Record that an engine's prefix cache no longer holds a prefix."""
         holders = self.by_prefix[name]
         holders.discard(engine)
         if not holders:
@@ -88,9 +91,10 @@ class PrefixHolders:
             self._waiting.note_fresh(name)
 
     def remove(self, chunk: int) -> str:
-        """Remove a chunk. Return the name of its prefix.
+        """Remove a chunk of rollouts, and return the name of its prefix.
 
-        The prefix of a trajectory's turn is removed from all caches, because no other chunk has it.
+        If the chunk is the next turn of trajectories, its prefix is removed from all caches, because no other chunk has
+        it.
         """
         name = self._names.pop(chunk)
         if self._turns.pop(chunk, None) is None:

@@ -22,9 +22,9 @@ class WaitingPrompt:
     chunks: deque[int] = field(default_factory=deque)
 
     def comes_before(self, other: WaitingPrompt) -> bool:
-        """Return True if this prompt should be sampled before the other one.
+        """Return True if this prompt should be sampled before the `other` prompt.
 
-        Its responses are expected to be longer, or equally long and it was submitted first.
+        Its responses are expected to be longer, or they are equally long and it was submitted first.
         """
         if self.work_of_one == other.work_of_one:
             return self.order < other.order
@@ -32,7 +32,7 @@ class WaitingPrompt:
 
     @property
     def heap_entry(self) -> HeapEntry:
-        """Entry of this prompt in the heaps of waiting prompts."""
+        """Return this prompt's entry in the heaps of prompts that wait for an engine."""
         return (-self.work_of_one, self.order, self.uid)
 
 
@@ -66,7 +66,7 @@ class WaitingChunks:
         work_of_one: float,
         is_fresh: bool,
     ) -> None:
-        """Append a chunk to the queue of its prompt."""
+        """Append a chunk of rollouts to the queue of its prompt."""
         prompt = self._prompts.get(uid)
         if prompt is None:
             prompt = WaitingPrompt(uid, self._num_seen, work_of_one)
@@ -82,7 +82,7 @@ class WaitingChunks:
         work_of_one: float,
         is_fresh: bool,
     ) -> None:
-        """Set the expected work of one response of a waiting prompt, in decoded tokens."""
+        """Set the expected work of sampling one response of a prompt that waits for an engine, in decoded tokens."""
         prompt = self._prompts[uid]
         if prompt.work_of_one != work_of_one:
             self.work += prompt.num_rollouts * (work_of_one - prompt.work_of_one)
@@ -90,13 +90,13 @@ class WaitingChunks:
             self._push(prompt, is_fresh)
 
     def longest(self) -> WaitingPrompt | None:
-        """Return the prompt whose responses are expected to be the longest, or None."""
+        """Return the prompt with the longest expected responses among those waiting for an engine, or None."""
         return self._top(self._all)
 
     def longest_fresh(self, holders: Container[str]) -> WaitingPrompt | None:
-        """Return the waiting prompt with the longest expected responses that no engine holds, or None.
+        """Return the waiting prompt with the longest expected responses that is in no engine's prefix cache, or None.
 
-        `holders` has the prompts that an engine holds.
+        `holders` contains the prompts that an engine's prefix cache holds.
         """
         # Entries of prompts that an engine has got meanwhile are removed here, not when it gets them.
         prompt = self._top(self._fresh)
@@ -106,15 +106,15 @@ class WaitingChunks:
         return prompt
 
     def note_fresh(self, uid: str) -> None:
-        """Record that no engine holds a prompt any more."""
+        """Record that a prompt is no longer in any engine's prefix cache."""
         prompt = self._prompts.get(uid)
         if prompt is not None:
             heapq.heappush(self._fresh, prompt.heap_entry)
 
     def longest_of(self, uids: dict[str, None]) -> WaitingPrompt | None:
-        """Return the prompt among `uids` with the longest expected responses, or None.
+        """Return the prompt among `uids` with the longest expected responses, or None if none of them waits.
 
-        Removes prompts without waiting chunks from `uids`.
+        Prompts without rollouts that wait for an engine are removed from `uids`.
         """
         longest: WaitingPrompt | None = None
         for uid in list(uids):
@@ -132,7 +132,10 @@ class WaitingChunks:
         chunk: int,
         num_rollouts: int,
     ) -> bool:
-        """Remove a chunk from the waiting chunks. Return True if it was there."""
+        """Remove a chunk of rollouts from those that wait for an engine.
+
+        Returns True if the chunk was waiting.
+        """
         if chunk in self.first_in_line:
             self.first_in_line.remove(chunk)
             return True
@@ -148,7 +151,7 @@ class WaitingChunks:
         chunk: int,
         num_rollouts: int,
     ) -> None:
-        """Remove a chunk from the waiting chunks of its prompt."""
+        """Remove a chunk of rollouts from the queue of its prompt."""
         prompt = self._prompts[uid]
         prompt.chunks.remove(chunk)
         self._count(prompt, -1, -num_rollouts)

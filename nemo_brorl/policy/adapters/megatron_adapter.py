@@ -36,9 +36,9 @@ class ScoringModel(GPTModel):
     """A GPTModel whose last stage returns the result of `score` for the hidden states, instead of logits."""
 
     def score(self, hidden_states: Tensor, packing: Any) -> Tensor:
-        """Return the model's output for the last layer's hidden states [T, 1, h].
+        """Return the model's output for the last layer's hidden states [T, 1, h] of T tokens.
 
-        Sequence parallelism cuts the hidden states over ranks.
+        Under sequence parallelism every tensor-parallel rank has only its share of the tokens.
         """
         raise NotImplementedError
 
@@ -60,7 +60,7 @@ class ProductOfOwn:
     """
 
     def has_own_product(self) -> bool:
-        """Return whether this linear currently uses `product` instead of Megatron's matrix product."""
+        """Return whether this linear layer currently multiplies by its method `product` instead of Megatron's code."""
         raise NotImplementedError
 
     def product(
@@ -71,10 +71,10 @@ class ProductOfOwn:
         group: Any,
         is_gathered: bool,
     ) -> Tensor:
-        """Return the product of x [..., in] with the weight [out, in].
+        """Return a linear layer's output [..., out] for the input x [..., in] and the weight [out, in].
 
-        `group` are the ranks that share the input, None where none do. `is_gathered`: the input is cut over these
-        ranks.
+        `group` are the tensor-parallel ranks that share the input, None where none do. `is_gathered` means that
+        sequence parallelism has split the input over these ranks.
         """
         raise NotImplementedError
 
@@ -104,24 +104,27 @@ class SavePlan(TorchDistSaveShardedStrategy):
 
 
 def keep_results_in_process() -> None:
-    """Make Megatron's writer return results on a queue inside this process. By default it starts a manager process."""
+    """Make Megatron's checkpoint writer return results on a queue inside this process.
+
+    By default the writer starts a manager process.
+    """
     filesystem_async._results_queue = queue.Queue()
 
 
 def optimizer_states(part: Any, param: Tensor) -> dict[str, Tensor]:
-    """Return this rank's shard of a parameter's master weights and moments, by name."""
+    """Return this rank's shard of the optimizer state of a parameter: master weights and Adam's moments, by name."""
     return part._get_main_param_and_optimizer_states(param)
 
 
 def weight_gatherer(chunk: DistributedDataParallel) -> Callable[[torch.nn.Module], None]:
-    """Return a function that waits until a module's weights have been gathered."""
+    """Return a function that waits until the weights of a module have been gathered from all data-parallel ranks."""
     return chunk._make_forward_pre_hook()
 
 
 def forget_quantised_weights(model: torch.nn.Module) -> None:
     """Drop the quantised weights that Transformer Engine keeps between micro-batches, two bytes a parameter.
 
-    The next pass quantises them again, as after every optimizer step.
+    The next forward pass quantises the weights again, as after every optimizer step.
     """
     for module in model.modules():
         if hasattr(module, "_fp8_workspaces"):

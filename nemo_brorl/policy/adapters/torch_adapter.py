@@ -31,12 +31,15 @@ flash_on_gpu_backward = torch.ops.aten._flash_attention_backward.default
 
 
 def mark_static(tensor: Tensor, dim: int) -> None:
-    """Have functions compiled separately for each size of the tensor in this dimension."""
+    """Make torch.compile compile functions separately for each size that `tensor` has in dimension `dim`."""
     torch._dynamo.mark_static(tensor, dim)
 
 
 def remember_allocations(cuda: Any, max_events: int) -> None:
-    """Make torch record who allocates the GPU's memory. `cuda` is torch's module, or a fake in tests."""
+    """Make torch record which code allocates GPU memory.
+
+    `cuda` is the module torch.cuda, or a fake in tests.
+    """
     cuda.memory._record_memory_history(max_entries=max_events)
 
 

@@ -34,10 +34,12 @@ def attend_on_cpu(
     packing: Packing,
     scale: float,
 ) -> Tensor:
-    """Return the attention output [T, H, D] over a packed row, on CPU.
+    """Return the attention output [T, H, D] of a packed row of T tokens, on CPU, for H heads of size D.
 
-    `query` is [T, H, D], `key` and `value` are [T, K, D]. `context` is (key, value) [C, K, D], or None where the row
-    itself is the context. The kernel's backward is four times slower in bf16 than in fp32, so bf16 is computed in fp32.
+    `query` is [T, H, D], `key` and `value` are [T, K, D] with K key-value heads. `packing` says which tokens attend to
+    which. `context` has the C keys and values, [C, K, D] each, gathered from all context-parallel ranks. It is None
+    where none are gathered and tokens attend only within the row. Torch's kernel has a backward that is four times
+    slower in bf16 than in fp32, so bf16 is computed in fp32.
     """
     if "cpu" not in packing.caches:
         packing.caches["cpu"] = _plan(packing)
@@ -87,7 +89,7 @@ def _plan(packing: Packing) -> _CpuPlan:
 
 
 def _merged(shared: Sequence[SpanRows]) -> list[SpanRows]:
-    """Join adjacent rows of queries that attend to one span of keys into one entry."""
+    """Join adjacent ranges of query rows that attend to the same range of keys into one attention call."""
     merged: list[SpanRows] = []
     for rows, span in shared:
         if merged:
@@ -198,9 +200,10 @@ def _backward_of_seen(
     seen: Sequence[Tensor],
     scale: float,
 ) -> Sequence[Tensor]:
-    """Return the attention gradients of a span's keys and values, and add the queries' gradient in place.
+    """Return the attention gradients of keys and values that all given queries attend to without a mask.
 
-    `views` are the fields of a `_Backward`.
+    `views` are views of the tensors in a `_Backward`. The gradient of the queries is added to its `query_grad` in
+    place.
     """
     grad, query, output, log_sums, query_grad = views
     parts = flash_on_cpu_backward(grad, query, *seen, output, log_sums, 0.0, False, scale=scale)
@@ -209,9 +212,10 @@ def _backward_of_seen(
 
 
 def _by_block(plan: _CpuPlan, *tensors: Tensor) -> Iterator[list[Tensor]]:
-    """Yield for each block of a row the views [B, H, L, ...] of attention tensors [T, H, ...].
+    """Yield views [B, H, L, ...] of attention tensors [T, H, ...] for each block of a packed row.
 
-    Each tensor is split once, because there are many blocks.
+    A block is B segments of L tokens. H is the number of heads. Each tensor is split once, because there are many
+    blocks.
     """
     sizes = [block.num_tokens for block in plan.blocks]
     split = [tensor.split(sizes) for tensor in tensors]
@@ -225,23 +229,26 @@ def _by_block(plan: _CpuPlan, *tensors: Tensor) -> Iterator[list[Tensor]]:
 
 
 def _segments(heads: Tensor, rows: slice, block: Block) -> Tensor:
-    """Return one block of an attention tensor [T, H, ...] as a view [B, H, L, ...] with a batch of its segments."""
+    """Return one block of an attention tensor [T, H, ...] as a view [B, H, L, ...], for its B segments of L tokens."""
     sizes = (block.num, block.length)
     by_segment = heads[rows].unflatten(0, sizes)
     return by_segment.transpose(1, 2)
 
 
 def _queries(heads: Tensor, rows: slice, num_kv: int) -> Tensor:
-    """Return rows of an attention tensor [T, H, ...] as a view [G, K, R, ...].
+    """Return R query rows of an attention tensor [T, H, ...] as a view [G, K, R, ...], for K key-value heads.
 
-    The G query heads that share keys become the batch dimension.
+    The G query heads that share a key-value head become the batch dimension.
     """
     by_group = heads[rows].unflatten(1, (num_kv, -1))
     return by_group.transpose(0, 2)
 
 
 def _span(heads: Tensor, span: Span, num_heads: int) -> Tensor:
-    """Return a span of keys or values [C, K, D] as a view [G, K, P, D], repeated for the G query heads of a group."""
+    """Return P adjacent keys or values from [C, K, D] as a view [G, K, P, D], for K key-value heads.
+
+    The view repeats them for the G query heads that share a key-value head.
+    """
     end = span.start + span.length
     part = heads[span.start : end]
     group_size = num_heads // part.size(1)
@@ -250,7 +257,7 @@ def _span(heads: Tensor, span: Span, num_heads: int) -> Tensor:
 
 
 def _spans(heads: Tensor, span: Span, block: Block) -> Tensor:
-    """Return the spans of keys or values [C, K, D] of a block's segments as a view [B, K, P, D]."""
+    """Return the P keys or values from [C, K, D] that each of B segments attends to, as a view [B, K, P, D]."""
     end = span.start + block.num * span.stride
     part = heads[span.start : end]
     by_segment = part.unflatten(0, (block.num, span.stride))
@@ -263,7 +270,7 @@ def _merge(
     part: Tensor,
     part_sums: Tensor,
 ) -> None:
-    """Merge attention over more keys (`part`, `part_sums`) into `output` and its log-sum-exps, in place."""
+    """Merge attention over more keys (`part`, log-sum-exps `part_sums`) into `output` and `log_sums` in place."""
     weight = (part_sums - log_sums).sigmoid_()
     output.lerp_(part, weight[..., None])
     torch.logaddexp(log_sums, part_sums, out=log_sums)

@@ -51,7 +51,7 @@ class ChunkEmulation:
         self._first: EmulatedLinear | None = None  # linear that runs first forward, so last backward
 
     def attach(self, block: TransformerBlock) -> None:
-        """Follow the forward passes of a model chunk's transformer block, to know when FP8 steps start and end."""
+        """Register hooks on a transformer block's forward pass, to know when steps of FP8 scaling start and end."""
         block.register_forward_pre_hook(self._before)
         block.register_forward_hook(self._after)
 
@@ -68,10 +68,10 @@ class ChunkEmulation:
         self._is_training_forward = False
 
     def enter(self, linear: EmulatedLinear) -> ProductPhase:
-        """Return the phase in which a linear starts its forward product.
+        """Return why a linear layer runs its forward product: in a forward, a checkpointed or a recomputed pass.
 
-        Inside a training forward of the block, gradients are off only for checkpointed parts. Outside of one, they are
-        on only for recomputation.
+        Inside a training forward of the transformer block, gradients are off only for checkpointed parts. Outside of
+        one, they are on only for recomputation.
         """
         if self._first is None:
             self._first = linear
@@ -82,7 +82,7 @@ class ChunkEmulation:
         return ProductPhase.RECOMPUTED
 
     def leave_backward(self, linear: EmulatedLinear) -> None:
-        """End the gradients' step of delayed FP8 scaling if this linear is the last one to compute its gradients."""
+        """End the gradients' step of delayed FP8 scaling if this linear layer is the last one in the backward pass."""
         # The first linear to run forward is the last to run backward, so all gradients of the pass are recorded.
         if linear is self._first:
             self._end_step([recipe.g for recipe in self._delayed()])
@@ -93,10 +93,10 @@ class ChunkEmulation:
 
     @staticmethod
     def _end_step(histories: Sequence[AmaxHistory]) -> None:
-        """End one step of delayed FP8 scaling in these histories.
+        """End one step of delayed FP8 scaling in the given amax histories.
 
-        Collective over tensor-, context- and data-parallel ranks. Megatron sets these ranks as Transformer Engine's
-        amax group.
+        Collective over tensor-, context- and data-parallel ranks. Megatron makes these ranks the amax reduction group
+        of Transformer Engine.
         """
         if not histories:
             return
@@ -120,7 +120,10 @@ class EmulatedLinear(ProductOfOwn):
         chunk.linears.append(self)
 
     def get_extra_state(self) -> Any:
-        """Return the linear's FP8 history of the delayed recipe, which a checkpoint stores as one object per layer."""
+        """Return the linear layer's amax history of delayed FP8 scaling.
+
+        A checkpoint stores it as one object per layer.
+        """
         return self.recipe.extra_state()
 
     def set_extra_state(self, state: Any) -> None:
@@ -244,7 +247,7 @@ def emulated_layers(
     num_layers: int,
     first_layer: int,
 ) -> TransformerBlockSubmodules:
-    """Return a chunk's layers with the linears of FP8 layers replaced by emulated ones.
+    """Return the layers of a model chunk, with FP8 emulated in the linear layers of those that compute in FP8.
 
     `first_layer` is the number of the model's layers before this chunk.
     """
@@ -258,12 +261,12 @@ def emulated_layers(
 
 
 def is_bf16_layer(policy: PolicyConfig, layer: int, num_layers: int) -> bool:
-    """Return whether a layer, counted from 0 over all pipeline stages, stays out of FP8."""
+    """Return whether a transformer layer, counted from 0 over all pipeline stages, computes in bf16 instead of FP8."""
     return layer < policy.fp8_bf16_first_layers or layer >= num_layers - policy.fp8_bf16_last_layers
 
 
 def _emulated(part: Any, policy: PolicyConfig, chunk: ChunkEmulation) -> Any:
-    """Return a part of a layer's spec with every Megatron linear in it replaced by one that emulates FP8."""
+    """Return a part of a Megatron layer spec with every linear layer in it replaced by one that emulates FP8."""
     module = part.module if isinstance(part, ModuleSpec) else part
     if isinstance(module, type) and module in _EMULATED:
         params = {"policy": policy, "chunk": chunk}
@@ -287,7 +290,7 @@ _EMULATED: dict[type, type] = {
 
 
 def chunks_of(model: torch.nn.Module) -> list[ChunkEmulation]:
-    """Return the FP8 emulation of a built model chunk as a list, empty without one."""
+    """Return the state of FP8 emulation in a built model chunk as a list, which is empty without emulation."""
     chunks: list[ChunkEmulation] = []
     for module in model.modules():
         if isinstance(module, EmulatedLinear) and module.chunk not in chunks:
@@ -296,7 +299,10 @@ def chunks_of(model: torch.nn.Module) -> list[ChunkEmulation]:
 
 
 def histories(model: torch.nn.Module) -> set[str]:
-    """Return the names of amax histories in a model's state. They are plain numbers, which no layer unpickles."""
+    """Return the names of the FP8 amax histories in a model's state dict.
+
+    The histories are plain numbers, which no layer unpickles.
+    """
     names = set()
     for name, module in model.named_modules():
         if isinstance(module, EmulatedLinear):
@@ -305,6 +311,6 @@ def histories(model: torch.nn.Module) -> set[str]:
 
 
 def follow_forwards(model: Any) -> None:
-    """Let the FP8 emulation of a built model chunk, if it has one, follow the chunk's forward passes."""
+    """Register the FP8 emulation of a built model chunk, if it has one, as hooks on the chunk's forward passes."""
     for chunk in chunks_of(model):
         chunk.attach(model.decoder)

@@ -53,7 +53,7 @@ class Quantised:
 
     @property
     def dequantised(self) -> Tensor:
-        """The product of the FP8 numbers and their factor, fp32 [R, C]."""
+        """Matrix in fp32 [R, C]: the quantised FP8 numbers times their scale factor."""
         values = self.values.float()
         if self.factor is None:
             return values
@@ -65,10 +65,10 @@ class Quantised:
 
 
 def scale_for(amax: Tensor, largest: float, power_of_two: bool) -> Tensor:
-    """Return the factor that turns `amax` into the largest number of the format, fp32 in the shape of `amax`.
+    """Return the factor that turns `amax` into the largest number of an FP8 format, fp32 in the shape of `amax`.
 
-    It is 1 for an amax of zero, infinity or NaN, and the largest fp32 number where the quotient overflows. With
-    `power_of_two` it is the largest power of two that is not above the quotient.
+    The factor is 1 for an amax of zero, infinity or NaN, and the largest fp32 number where `largest` / `amax`
+    overflows. With `power_of_two` it is the largest power of two that is not above this quotient.
     """
     amax = amax.float()
     largest_scale = torch.finfo(torch.float32).max
@@ -84,7 +84,10 @@ def scale_for(amax: Tensor, largest: float, power_of_two: bool) -> Tensor:
 
 
 def round_to(numbers: Tensor, to: Fp8Format) -> Tensor:
-    """Return the nearest FP8 numbers (ties to even), saturating. fp32 in, bf16 out, any shape. NaN stays NaN."""
+    """Return fp32 numbers of any shape rounded to the nearest FP8 numbers (ties to even), as bf16.
+
+    Numbers beyond the range of the FP8 format saturate. NaN stays NaN.
+    """
     saturated = numbers.clamp(-to.largest, to.largest)
     return saturated.to(to.dtype).bfloat16()
 
@@ -92,7 +95,7 @@ def round_to(numbers: Tensor, to: Fp8Format) -> Tensor:
 def largest_absolute(tensor: Tensor) -> Tensor:
     """Return a tensor's largest absolute value, fp32 [], or 0 for an empty tensor.
 
-    The input of an expert without tokens is empty.
+    A tensor is empty where it is the input of an expert without tokens.
     """
     if tensor.numel() == 0:
         return torch.zeros((), device=tensor.device)
@@ -101,7 +104,7 @@ def largest_absolute(tensor: Tensor) -> Tensor:
 
 
 def per_tensor(tensor: Tensor, to: Fp8Format, scale: Tensor) -> Quantised:
-    """Return a tensor quantised to FP8 with one scale []."""
+    """Return a tensor quantised to FP8 with one scale [] for all of its numbers."""
     scaled = tensor.float() * scale
     return Quantised(round_to(scaled, to), scale.reciprocal())
 
@@ -165,17 +168,17 @@ class AmaxHistory:
 
     @property
     def is_fresh(self) -> bool:
-        """True until the first step of delayed scaling has ended."""
+        """True until this tensor's first step of delayed FP8 scaling has ended."""
         has_history = bool(self.amaxes[1:].any())
         return not has_history and float(self.scale) == 1.0
 
     def record(self, tensor: Tensor) -> None:
-        """Count the largest absolute value of a tensor that is being quantised towards the current step."""
+        """Include the largest absolute value of a tensor to quantise in the current step of delayed FP8 scaling."""
         amax = largest_absolute(tensor)
         self.amaxes[0] = torch.maximum(self.amaxes[0], amax)
 
     def end_step(self, amax: Tensor) -> None:
-        """End the current step of delayed scaling, and compute the next scale from the whole history.
+        """End the current step of delayed FP8 scaling, and compute the next scale from the whole amax history.
 
         `amax` is the step's largest absolute value over all ranks.
         """
@@ -190,13 +193,13 @@ class AmaxHistory:
             self.scale = scale_for(highest, self.largest, power_of_two=False)
 
     def state(self) -> Tensor:
-        """Return the state of delayed scaling for a checkpoint, fp32 [1 + length]: the scale, then the history."""
+        """Return the state of delayed FP8 scaling for a checkpoint, fp32 [1 + length]: scale, then amax history."""
         return torch.cat([self.scale[None], self.amaxes])
 
     def load(self, state: Any) -> None:
-        """Continue delayed scaling from the result of `state`.
+        """Continue delayed FP8 scaling from the result of `state`.
 
-        A history of another length is cut or filled up with zeros.
+        An amax history of another length is cut or filled up with zeros.
         """
         self.scale = state[0].clone()
         self.amaxes = torch.zeros_like(self.amaxes)
@@ -227,19 +230,22 @@ class LinearRecipe(Protocol):
     """FP8 quantisation of the operands of one linear layer, with the layer's own state."""
 
     def inputs(self, x: Tensor, w: Tensor, phase: ProductPhase) -> tuple[Operands, Quantised]:
-        """Return a linear's input and weight quantised for a forward pass.
+        """Return a linear layer's input and weight quantised to FP8 for a forward pass.
 
-        A weight has equal values in both of its products.
+        The quantised weight has equal values in both products that use it, in the forward and in the backward pass.
         """
 
     def gradient(self, g: Tensor) -> Operands:
-        """Return the gradient of a linear's output quantised for the backward pass."""
+        """Return the gradient of a linear layer's output quantised to FP8 for the backward pass."""
 
     def extra_state(self) -> Tensor | None:
-        """Return the recipe's state for a checkpoint, or None if there is none."""
+        """Return the scaling state of an FP8 recipe for a checkpoint, or None for a recipe without state."""
 
     def load_extra_state(self, state: Any) -> None:
-        """Continue from the recipe's state in a checkpoint. None starts without a history."""
+        """Continue from the scaling state of an FP8 recipe in a checkpoint.
+
+        With None the recipe starts without an amax history.
+        """
 
 
 @dataclass(frozen=True)
@@ -345,9 +351,10 @@ class Delayed:
         return Operands(quantised, quantised)
 
     def extra_state(self) -> Tensor:
-        """Return the recipe's state, fp32 [3, 1 + history]: scale and history of input, weight and gradient.
+        """Return the state of delayed FP8 scaling, fp32 [3, 1 + history]: scale and amax history of three tensors.
 
-        All ranks have the same, because amaxes are reduced over them.
+        The tensors are a linear layer's input, weight and output gradient. All ranks have the same state, because
+        amaxes are reduced over the ranks.
         """
         states = [self.x.state(), self.w.state(), self.g.state()]
         return torch.stack(states)

@@ -109,7 +109,7 @@ def _adapt_experts(module: types.ModuleType) -> None:
 def _on_host(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
     """Return the result of Megatron's `maybe_move_tensor_to_cpu` for a tensor that is on the CPU already.
 
-    Numbers are returned unchanged.
+    Python numbers are returned unchanged.
     """
     if as_numpy and isinstance(tensor, torch.Tensor):
         return tensor.numpy()

@@ -44,7 +44,7 @@ class RMSNorm(torch.nn.Module):
 def rms_norm(hidden: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Return `hidden` [..., h] divided by the root of its mean square, times `weight` [h].
 
-    It is computed in fp32 and returned in the format of `hidden`.
+    The norm is computed in fp32 and returned in the format of `hidden`.
     """
     return _RMSNorm.apply(hidden, weight, eps)
 

@@ -64,8 +64,8 @@ class MegatronPolicy:
     ) -> None:
         """Start the policy's ranks as Ray actors.
 
-        `heartbeat` gets the ranks' progress. `places` is needed on machines with GPUs. Raises ConfigError or ModelError
-        if the model folder alone shows that the settings do not fit.
+        `heartbeat` is told of the ranks' progress. `places`, which places the ranks on GPUs, is needed on machines with
+        GPUs. Raises ConfigError or ModelError if the model folder alone shows that the settings do not fit.
         """
         self.layout = settings.layout
         check_policy_fits(settings.policy, model_folder, self.layout.on_gpu)
@@ -100,9 +100,10 @@ class MegatronPolicy:
         return ranks
 
     def wait_ready(self) -> None:
-        """Wait until every rank has loaded the model.
+        """Wait until every policy rank has loaded the model.
 
-        Raises ModelError, ConfigError, ResourceError or TrainingError.
+        Raises the first error of a rank: ModelError, ConfigError, ResourceError, or TrainingError for a rank that was
+        lost.
         """
         self._begin_loading()
         self._wait(self._starting, "start")
@@ -137,8 +138,8 @@ class MegatronPolicy:
     def finish_update(self, timeout_s: float | None = None) -> UpdateReport | None:
         """Wait for the policy's update and return its report, or None if it takes longer than `timeout_s` seconds.
 
-        It starts no stage of the heartbeat, so that a caller can do other work meanwhile. `stalled` then names the
-        ranks.
+        The wait starts no stage of the heartbeat, so that a caller can do other work meanwhile. Call `stalled` to learn
+        which ranks make no progress.
         """
         assert self._updating is not None, "no update was begun"
         reports: list[UpdateReport] | None = self._results(self._updating, timeout_s)
@@ -153,9 +154,9 @@ class MegatronPolicy:
         return replace(chosen, seconds=seconds)
 
     def stalled(self, seconds: float) -> list[str]:
-        """Describe the ranks that have not moved for more than `seconds` in the current call.
+        """Describe the policy ranks that have made no progress for more than `seconds` in the method that they run.
 
-        Any thread may call this.
+        Any thread may call this function.
         """
         return self.poll.stalled(seconds)
 
@@ -165,11 +166,14 @@ class MegatronPolicy:
         response_ids: TokenLists,
         with_fp8: bool = True,
     ) -> list[Float32]:
-        """Return the log-probs [T] of every response at the rollouts' temperature, like vLLM's."""
+        """Return the policy's log-probs [T] of every response at the rollouts' temperature, comparable with vLLM's."""
         return self._on_all("log_probs", prompt_ids, response_ids, with_fp8)[self.layout.report_rank]
 
     def hf_log_probs(self, prompt_ids: TokenLists, response_ids: TokenLists) -> list[Float32]:
-        """Return log-probs [T] by transformers from the model folder's weights, at the rollouts' temperature."""
+        """Return the log-probs [T] of every response at the rollouts' temperature, computed by transformers.
+
+        The weights are those of the model folder, not the trained ones.
+        """
         # One rank is enough, because it reads the folder and not the model that the ranks share.
         reference = self.ranks[0].hf_log_probs.remote(prompt_ids, response_ids)
         return self._wait([(0, reference)], "hf_log_probs")[0]
@@ -214,7 +218,10 @@ class MegatronPolicy:
         self._on_all("onload")
 
     def close(self) -> None:
-        """End the policy's ranks in order, and kill a rank that does not answer. Calling it again does nothing."""
+        """Let the policy's ranks end their processes, and kill a rank that does not answer.
+
+        Calling it again does nothing.
+        """
         closing = [rank.close.remote() for rank in self.ranks]
         ended = [end_in_order(rank) for rank in self.ranks]
         calls = [*closing, *ended]
@@ -227,7 +234,10 @@ class MegatronPolicy:
         self.ranks = []
 
     def _call_all(self, method: LearnerMethod, *arguments: Any) -> Calls:
-        """Call a method of every rank's Learner, and return pairs of a rank and the reference to its result."""
+        """Call a method of every policy rank's `Learner` without waiting for the results.
+
+        Returns pairs of a rank and the Ray reference to its result.
+        """
         self._asked_at = self.heartbeat.timeline.now()
         calls = []
         for number, rank in enumerate(self.ranks):
@@ -235,13 +245,13 @@ class MegatronPolicy:
         return calls
 
     def _on_all(self, method: LearnerMethod, *arguments: Any) -> list[Any]:
-        """Call a method of every rank's Learner, and return the results in rank order."""
+        """Call a method of every policy rank's `Learner`, and return the results in rank order."""
         return self._wait(self._call_all(method, *arguments), method)
 
     def _wait(self, calls: Calls, method: str) -> list[Any]:
-        """Return the results of calls to policy ranks, given as (rank, reference) pairs.
+        """Return the results of calls to policy ranks, given as pairs of a rank and a Ray reference.
 
-        Raises StallError when the run was given up while waiting.
+        Raises StallError when the run is given up as stalled during the wait.
         """
         # A call may happen inside a weight stream, whose poll continues afterwards.
         poll_before = self.poll
@@ -275,7 +285,10 @@ class MegatronPolicy:
                 return None
 
     def _ask(self) -> None:
-        """Poll the policy ranks' progress, unless that was just done, and raise if the run was given up."""
+        """Ask the policy ranks for their progress, unless that was just done.
+
+        Raises an error if the run was given up, for instance as stalled.
+        """
         self.heartbeat.check()
         if self.poll.ask():
             self.heartbeat.beat(self.poll.furthest_behind())

@@ -29,16 +29,17 @@ class ProgressPoll:
     """Progress of the policy ranks that a call is running on. Each rank gets one question at a time."""
 
     def __init__(self, ranks: Mapping[int, Any]) -> None:
-        """Take the actors of the policy ranks, by rank number."""
+        """Take the Ray actors of the policy ranks, by rank number."""
         self.ranks = ranks
         self.answers = dict.fromkeys(ranks, RankStatus(None, time.monotonic()))
         self._asked: dict[int, Any] = {}
         self._asked_at = time.monotonic()
 
     def ask(self) -> bool:
-        """Ask all policy ranks for their progress, and return whether one has moved since its last answer.
+        """Ask all policy ranks for their progress, and return whether any rank has progressed since its last answer.
 
-        It waits up to `ANSWER_S` seconds, and does nothing within `POLL_EVERY_S` seconds of the last time.
+        The wait for answers takes up to `ANSWER_S` seconds. Within `POLL_EVERY_S` seconds of the last question nothing
+        is asked.
         """
         if time.monotonic() - self._asked_at < POLL_EVERY_S or not self.ranks:
             return False
@@ -56,14 +57,14 @@ class ProgressPoll:
         return has_moved
 
     def stalled(self, seconds: float) -> list[str]:
-        """Describe the ranks that have not moved for more than `seconds`, the likely causes first.
+        """Describe the policy ranks that have made no progress for more than `seconds`, the likely causes first.
 
-        Any thread may call this.
+        Any thread may call this function.
         """
         return stalled_ranks(dict(self.answers), time.monotonic(), seconds)
 
     def furthest_behind(self) -> str:
-        """Return a text that says where the rank with the fewest progress marks is, or "" before any answer."""
+        """Return what the policy rank that is furthest behind is doing, or "" before any rank has answered."""
         last: tuple[int, int] | None = None
         text = ""
         for number, answer in self.answers.items():
@@ -76,7 +77,7 @@ class ProgressPoll:
         return text
 
     def _hear(self, number: int, reference: Any) -> bool:
-        """Store a policy rank's progress report, and return whether the rank has moved since its last one."""
+        """Store a policy rank's progress report, and return whether the rank has progressed since its last report."""
         try:
             now: RankProgress = ray.get(reference)
         except RayError:  # a dead rank; the caller that waits for its result gets the error and explains it
@@ -94,9 +95,10 @@ def values_of(
     asked_at: float,
     timeline: Timeline,
 ) -> list[Any]:
-    """Return the values of ranks' answers, and record the work that came with them in the timeline.
+    """Return the results in policy ranks' answers, and record the ranks' work in the timeline of the run.
 
-    `calls` are the (rank, reference) pairs that were answered. `asked_at` is their time on the timeline's clock.
+    `calls` are the pairs of a rank and a Ray reference that were answered. `asked_at` is the time of these calls on the
+    timeline's clock.
     """
     known_at = timeline.now()
     values = []
@@ -115,7 +117,7 @@ def stalled_ranks(
     now: float,
     seconds: float,
 ) -> list[str]:
-    """Describe the ranks that have not moved for more than `seconds`, the likely causes first.
+    """Describe the policy ranks that have made no progress for more than `seconds`, the likely causes first.
 
     First come ranks that do not answer, then those that compute, then those that wait for others in a collective.
     Within each kind the rank that is furthest behind comes first. Idle ranks are left out: they have finished their
@@ -142,9 +144,10 @@ def stalled_ranks(
 
 
 def _named(entries: Sequence[tuple[int, int, str]]) -> list[str]:
-    """Return descriptions of ranks, those with the fewest progress marks first, cut to `MAX_NAMED` and a count.
+    """Return descriptions of stalled ranks, those that are furthest behind first.
 
-    `entries` are (marks, rank, text).
+    Beyond `MAX_NAMED` descriptions there is only a count of the other ranks. `entries` are (number of progress marks
+    passed, rank, description).
     """
     texts = [text for _, _, text in sorted(entries)]
     if len(texts) <= MAX_NAMED:

@@ -38,7 +38,7 @@ _LARGEST_FLASH_HEAD = 256
 
 
 def choose_attention(policy: PolicyConfig, layout: ParallelLayout, shape: ModelShape) -> tuple[str, str]:
-    """Return the attention backend for `policy.attention`, and the reason for it."""
+    """Return the name of the attention backend that `policy.attention` selects, and the reason for the choice."""
     if policy.attention != "auto":
         return policy.attention, "policy.attention says so"
     if not layout.on_gpu:
@@ -80,7 +80,10 @@ class PackedAttention(torch.nn.Module):
         attention_bias: Tensor | None = None,
         packed_seq_params: Packing | None = None,
     ) -> Tensor:
-        """Return the attention output [T, 1, H * D] of queries [T, 1, H, D], keys and values [T, 1, K, D]."""
+        """Return the attention output [T, 1, H * D] of queries [T, 1, H, D], keys and values [T, 1, K, D] of T tokens.
+
+        H query heads and K key-value heads have size D. Queries and keys are rotated by their positions first.
+        """
         packing = packed_seq_params
         assert isinstance(packing, Packing), "the policy's model reads packed rows only"
         assert packing.rotation is not None, "PackedRotary has run before the first layer"
@@ -104,9 +107,10 @@ def gather_context(
     packing: Packing,
     group: dist.ProcessGroup,
 ) -> Context | None:
-    """Return keys and values [C, K, D] of all ranks' cut segments, each segment in its own order.
+    """Return the keys and values [C, K, D] of the segments that are split over context-parallel ranks, in token order.
 
-    Returns None when nothing is cut, which is so on all ranks or on none. Collective, with one message for both.
+    K key-value heads have size D. Returns None when no segment of the packed row is split, which is so on all ranks or
+    on none. Collective, with one message for keys and values together.
     """
     if packing.num_cut == 0:
         return None

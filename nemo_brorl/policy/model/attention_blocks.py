@@ -25,10 +25,11 @@ def attend_by_blocks(
     packing: Packing,
     scale: float,
 ) -> Tensor:
-    """Return the attention output [T, H, D] over a packed row, block by block.
+    """Return the attention output [T, H, D] of a packed row of T tokens, block by block, for H heads of size D.
 
-    `query` is [T, H, D], `key` and `value` are [T, K, D]. `context` is (key, value) [C, K, D], or None where the row
-    itself is the context.
+    `query` is [T, H, D], `key` and `value` are [T, K, D] with K key-value heads. `packing` says which tokens attend to
+    which. `context` has the C keys and values, [C, K, D] each, gathered from all context-parallel ranks. It is None
+    where none are gathered and tokens attend only within the row.
     """
     if context is None:
         context = (key, value)
@@ -48,7 +49,7 @@ def attend_by_blocks(
 
 
 def _segments(heads: Tensor, block: Block) -> Tensor:
-    """Return heads [B * L, H, D] of a block as [B, H, L, D], with a batch of its segments."""
+    """Return queries, keys or values [B * L, H, D] of B segments of L tokens as a batch [B, H, L, D]."""
     by_segment = heads.unflatten(0, (block.num, block.length))
     return by_segment.transpose(1, 2)
 
@@ -62,7 +63,10 @@ def _attend(
     packing: Packing,
     scale: float,
 ) -> Tensor:
-    """Return the attention output [B, H, L, D] of one block of a packed row."""
+    """Return the attention output [B, H, L, D] of one block of a packed row.
+
+    The block is B segments of L tokens. H heads have size D.
+    """
     is_grouped = query.size(1) != key.size(1)
     attend = partial(F.scaled_dot_product_attention, scale=scale, enable_gqa=is_grouped)
     if not block.sees:
@@ -78,7 +82,7 @@ def _attend(
 
 
 def _span(heads: Tensor, span: Span, num: int) -> Tensor:
-    """Return a block's span of keys or values [C, K, D] as [B, K, P, D], with a batch of its segments."""
+    """Return the P keys or values from [C, K, D] that each of B segments attends to, as a batch [B, K, P, D]."""
     if span.stride == 0:
         end = span.start + span.length
         seen_by_all = heads[span.start : end].transpose(0, 1)
@@ -96,7 +100,10 @@ def _mask(
     length: int,
     device: torch.device,
 ) -> Tensor:
-    """Return the attention mask [L, P + L] of a block's segment, True for all keys in front and for its own past."""
+    """Return the attention mask [L, P + L] of a segment of L tokens that attends to P keys in front of it.
+
+    The mask is True for all P keys in front, and for a token's own past and itself.
+    """
     key = (num_before, length)
     if key not in packing.caches:
         num_keys = num_before + length

@@ -57,7 +57,7 @@ class Kernel(Protocol):
         sequences: AttentionSequences,
         scale: float,
     ) -> tuple[Tensor, Tensor]:
-        """Return the attention output [R, H, D] and its log-sum-exps [H, R]."""
+        """Return the attention output [R, H, D] of R queries and the log-sum-exps [H, R] of their softmax."""
 
     def backward(
         self,
@@ -70,9 +70,9 @@ class Kernel(Protocol):
         sequences: AttentionSequences,
         scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the attention gradients of query, key and value.
+        """Return the gradients of query, key and value from the gradient of the attention output.
 
-        `output` and `log_sums` may be over more keys than the ones given.
+        `output` and `log_sums` may come from attention over more keys than `key` has.
         """
 
 
@@ -90,7 +90,7 @@ class FlashKernel:
         sequences: AttentionSequences,
         scale: float,
     ) -> tuple[Tensor, Tensor]:
-        """Return the attention output [R, H, D] and its log-sum-exps [H, R]."""
+        """Return the attention output [R, H, D] of R queries and the log-sum-exps [H, R] of their softmax."""
         output, log_sums, *_ = flash_on_gpu(
             query,
             key,
@@ -117,7 +117,7 @@ class FlashKernel:
         sequences: AttentionSequences,
         scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the attention gradients of query, key and value."""
+        """Return the gradients of query, key and value from the gradient of the attention output."""
         # The kernel needs a random state for dropout, which is not used.
         no_dropout = torch.zeros(2, dtype=torch.uint64, device=query.device)
         unused = torch.empty(0, device=query.device)
@@ -164,10 +164,11 @@ def attend_with_flash(
     scale: float,
     kernel: Kernel = _FLASH,
 ) -> Tensor:
-    """Return the attention output [T, H, D] over a packed row, by flash kernels.
+    """Return the attention output [T, H, D] of a packed row of T tokens, by flash attention, for H heads of size D.
 
-    `query` is [T, H, D], `key` and `value` are [T, K, D]. `context` is (key, value) [C, K, D], or None where the row
-    itself is the context.
+    `query` is [T, H, D], `key` and `value` are [T, K, D] with K key-value heads. `packing` says which tokens attend to
+    which. `context` has the C keys and values, [C, K, D] each, gathered from all context-parallel ranks. It is None
+    where none are gathered and tokens attend only within the row.
     """
     if "flash" not in packing.caches:
         packing.caches["flash"] = _plan(packing.blocks, query.device)
@@ -251,9 +252,10 @@ def _ends(lengths: Sequence[int], device: torch.device) -> Tensor:
 
 
 def _pairs(blocks: Sequence[Block], number: int) -> Iterator[_Pair]:
-    """Yield pairs of query rows and keys for the spans of index `number` in all blocks, cut into sequences.
+    """Yield pairs of query rows and keys that they attend to as a whole, one range of keys per block of a packed row.
 
-    Neighbours that attend to the same span are one pair.
+    `number` is the index of the key range among those of a block. Neighbouring rows that attend to the same keys are
+    one pair, cut into sequences of at most `_QUERIES` rows.
     """
     pairs: list[_Pair] = []
     start = 0
@@ -269,7 +271,7 @@ def _pairs(blocks: Sequence[Block], number: int) -> Iterator[_Pair]:
 
 
 def _append(pairs: list[_Pair], pair: _Pair) -> None:
-    """Add a pair of query rows and keys, or extend the last pair if it has the same keys and adjacent rows."""
+    """Append a pair of query rows and keys, or extend the last pair if it has the same keys and adjacent rows."""
     # Joined neighbours load their common keys only once.
     if pairs and pairs[-1].keys == pair.keys and pairs[-1].rows.stop == pair.rows.start:
         before = pairs.pop()
@@ -278,9 +280,10 @@ def _append(pairs: list[_Pair], pair: _Pair) -> None:
 
 
 def _pairs_of_block(start: int, block: Block, span: Span) -> Iterator[_Pair]:
-    """Yield pairs of query rows and keys for one span of a block: one pair for all rows, or one per segment.
+    """Yield pairs of the query rows in a block of a packed row and the keys that they attend to as a whole.
 
-    `start` is the block's first row.
+    There is one pair if all segments of the block attend to the same keys, else one per segment. `start` is the block's
+    first row.
     """
     if span.stride == 0:
         yield _Pair(slice(start, start + block.num_tokens), slice(span.start, span.start + span.length))
@@ -292,7 +295,7 @@ def _pairs_of_block(start: int, block: Block, span: Span) -> Iterator[_Pair]:
 
 
 def _joined(parts: Sequence[slice]) -> tuple[slice, ...]:
-    """Return adjacent slices joined into one."""
+    """Return the slices in their order, with each slice that begins where the last one ends joined to it."""
     runs: list[slice] = []
     for part in parts:
         if runs and runs[-1].stop == part.start:
@@ -358,14 +361,17 @@ def _zeros(like: Tensor) -> Tensor:
 
 
 def _rows(tensor: Tensor, parts: Sequence[slice]) -> Tensor:
-    """Return parts of a tensor's rows, concatenated. A single part is returned without a copy."""
+    """Return the rows of a tensor that lie in the given slices, concatenated.
+
+    The rows of a single slice are returned without a copy.
+    """
     if len(parts) == 1:
         return tensor[parts[0]]
     return torch.cat([tensor[part] for part in parts])
 
 
 def _add_rows(total: Tensor, rows: Tensor, parts: Sequence[slice]) -> None:
-    """Add concatenated rows to the parts of `total` that they come from."""
+    """Add the concatenated `rows` to the slices of `total` that they were taken from."""
     sizes = [_length(part) for part in parts]
     for part, mine in zip(parts, rows.split(sizes), strict=True):
         total[part] += mine
@@ -378,7 +384,10 @@ def _merge(
     part_sums: Tensor,
     runs: Sequence[slice],
 ) -> None:
-    """Merge attention of some queries over more keys (`part`, `part_sums`) into `output` and `log_sums`, in place."""
+    """Merge attention of some queries over more keys (`part`, log-sum-exps `part_sums`) into `output` and `log_sums`.
+
+    `runs` are the rows of these queries, which are changed in place.
+    """
     sizes = [_length(rows) for rows in runs]
     for rows, more, more_sums in zip(runs, part.split(sizes), part_sums.split(sizes, dim=1), strict=True):
         output[rows], log_sums[:, rows] = _merged(output[rows], log_sums[:, rows], more, more_sums)
@@ -390,7 +399,10 @@ def _merged(
     part: Tensor,
     part_sums: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return output and log-sum-exps of attention over two sets of keys together, on a GPU by one compiled kernel."""
+    """Return output and log-sum-exps of one attention over two sets of keys, from those of attention over each set.
+
+    On a GPU one compiled kernel computes them.
+    """
     if not output.is_cuda:
         return merged(output, log_sums, part, part_sums)
     merge = compiled(merged)
@@ -408,7 +420,10 @@ def merged(
     part: Tensor,
     part_sums: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return the output [R, H, D] and log-sum-exps [H, R] of attention over two sets of keys together."""
+    """Return output [R, H, D] and log-sum-exps [H, R] of one attention over two sets of keys, from those over each set.
+
+    There are R queries and H heads of size D.
+    """
     weight = (part_sums - log_sums).sigmoid().T[..., None]
     total = output.float().lerp(part.float(), weight)
     return total.to(output.dtype), torch.logaddexp(log_sums, part_sums)

@@ -35,10 +35,11 @@ def attend_with_flex(
     packing: Packing,
     scale: float,
 ) -> Tensor:
-    """Return the attention output [T, H, D] over a packed row, by FlexAttention.
+    """Return the attention output [T, H, D] of a packed row of T tokens, by FlexAttention, for H heads of size D.
 
-    `query` is [T, H, D], `key` and `value` are [T, K, D]. `context` is (key, value) [C, K, D], or None where the row
-    itself is the context.
+    `query` is [T, H, D], `key` and `value` are [T, K, D] with K key-value heads. `packing` says which tokens attend to
+    which. `context` has the C keys and values, [C, K, D] each, gathered from all context-parallel ranks. It is None
+    where none are gathered and tokens attend only within the row.
     """
     if context is not None:
         key = torch.cat([context[0], key])
@@ -51,12 +52,12 @@ def attend_with_flex(
 
 
 def _batched(heads: Tensor) -> Tensor:
-    """Return heads [T, H, D] of a row as a batch of one, [1, H, T, D]."""
+    """Return queries, keys or values [T, H, D] of one packed row as a batch of size one, [1, H, T, D]."""
     return heads.transpose(0, 1)[None]
 
 
 def block_mask(packing: Packing, device: torch.device) -> BlockMask:
-    """Return FlexAttention's block mask of a row, built once for all layers and passes."""
+    """Return FlexAttention's block mask of a packed row, which is built once for all layers and passes."""
     if "flex" not in packing.caches:
         sight = packing.sight
         assert sight is not None, "the row was built for FlexAttention"
@@ -69,9 +70,10 @@ def block_mask(packing: Packing, device: torch.device) -> BlockMask:
 
 
 def mask_mod(sight: Sight) -> MaskMod:
-    """Return the function that says whether query `q` attends to key `k`.
+    """Return the function that tells FlexAttention whether query `q` attends to key `k`.
 
-    It does if the key is in the query's segment or one of its ancestors, and not after the query.
+    A query attends to the keys of its own segment of the packed row, and of the segments that it continues, up to its
+    own position.
     """
     query_segment = sight.query_segment
     query_position = sight.query_position
@@ -94,9 +96,9 @@ def mask_mod(sight: Sight) -> MaskMod:
 
 
 def _compiled(function: Any, device: torch.device, **constants: Any) -> Any:
-    """Return the function compiled on GPU, and as it is on CPU, where only tests of the mask use it.
+    """Return a FlexAttention function compiled by torch on GPU, and uncompiled on CPU, where only tests use it.
 
-    Uncompiled, the mask would be stored for all pairs of tokens.
+    The uncompiled function stores the mask for all pairs of tokens.
     """
     if device.type == "cpu":
         return partial(function, **constants)

@@ -107,7 +107,10 @@ def vocab_slice(
     num_rows: int,
     group: dist.ProcessGroup | None,
 ) -> VocabSlice:
-    """Return the slice of a rank that holds `num_rows` rows of a vocabulary padded to num_rows * group size."""
+    """Return the slice of the vocabulary whose `num_rows` rows of the output layer this tensor-parallel rank holds.
+
+    The vocabulary is padded to `num_rows` times the number of ranks in `group`.
+    """
     if group is None or group.size() == 1:
         return VocabSlice(0, min(vocab_size, num_rows), None)
     first = group.rank() * num_rows
@@ -123,12 +126,13 @@ def token_scores(
     temperature: float,
     chunk: int,
 ) -> Tensor:
-    """Return `TokenScores` [3, n] float32 under softmax(hidden @ weight.T / temperature).
+    """Return log-prob, entropy and collision mass [3, n] of n tokens under softmax(hidden @ weight.T / temperature).
 
-    The scores are equal on all tensor-parallel ranks. `hidden` [n, h] is equal on all ranks, and its gradient is only
-    this rank's share, which Megatron's `copy_to_tensor_model_parallel_region` sums. `weight` is [v, h], `targets` [n]
-    int64, `chunk` the number of tokens computed together. All three scores have a gradient. The gradient of a weight
-    with a buffer (`main_grad` of Megatron's DistributedDataParallel) is added there, in float32.
+    The scores are float32. Collision mass is Σ p² over the vocabulary. The scores are equal on all tensor-parallel
+    ranks. `hidden` [n, h] is equal on all ranks, and its gradient is only this rank's share, which Megatron's
+    `copy_to_tensor_model_parallel_region` sums. `weight` is [v, h], `targets` [n] int64, `chunk` the number of tokens
+    computed together. All three scores have a gradient. The gradient of a weight with a buffer (`main_grad` of
+    Megatron's DistributedDataParallel) is added there, in float32.
     """
     return _TokenScores.apply(hidden, weight, targets, vocab, temperature, chunk)
 
@@ -194,9 +198,10 @@ class _TokenScores(torch.autograd.Function):
 
 
 def _already_added(weight: Tensor) -> Tensor:
-    """Return what autograd needs for a weight whose gradient is in its buffer already.
+    """Return a placeholder gradient for a weight whose gradient is already in Megatron's gradient buffer.
 
-    Megatron ignores it, unless the weight is also the embedding. Then autograd adds the embedding's gradient to it.
+    Megatron ignores the placeholder, unless the weight is also the embedding. Then autograd adds the embedding's
+    gradient to it.
     """
     weight.grad_added_to_main_grad = True
     if getattr(weight, "zero_out_wgrad", False):
@@ -218,9 +223,9 @@ class _ChunkGradient(NamedTuple):
         first: int,
         dtype: torch.dtype,
     ) -> Tensor:
-        """Return the gradient [c, w] for products hidden @ weight.T [c, w] of the vocabulary from row `first` on.
+        """Return the loss gradient [c, w] of the products hidden @ weight.T [c, w] of c tokens and w vocabulary rows.
 
-        The products may be overwritten.
+        The vocabulary rows are those from `first` on. The products may be overwritten.
         """
         if not products.is_cuda:
             share = self.of_logits(_logits(products, temperature), first)
@@ -231,9 +236,10 @@ class _ChunkGradient(NamedTuple):
         return gradient(fix_sizes(products, 1), column, tuple(self.grad), tuple(self.per_token))
 
     def of_logits(self, logits: Tensor, first: int) -> Tensor:
-        """Return the gradient [c, w] for logits [c, w] of the vocabulary from row `first` on, which are overwritten.
+        """Return the loss gradient [c, w] of the logits [c, w] of c tokens and w vocabulary rows from `first` on.
 
-        d log p(t) = 1[t] − p;  d H = −p (log p + H);  d Σp² = 2 p (p − Σp²).
+        The logits are overwritten. Of each token's log-prob, entropy H and collision mass Σ p², the derivatives are d
+        log p(t) = 1[t] − p, d H = −p (log p + H) and d Σp² = 2 p (p − Σp²).
         """
         normaliser, entropy, collision = self.per_token
         log_p = logits.sub_(normaliser)
@@ -264,10 +270,10 @@ def _tiles(
     vocab: VocabSlice,
     device: torch.device,
 ) -> Iterator[slice]:
-    """Yield the vocabulary columns of each tile of logits for `num_tokens` of at most `chunk` tokens, without padding.
+    """Yield ranges of vocabulary columns whose logits are computed together for `num_tokens` tokens, without padding.
 
-    On a GPU the last tokens of a row get tiles as wide as a whole chunk does, so that kernels are compiled for only two
-    widths.
+    Such a tile of logits has at most `chunk` tokens. On a GPU the last tokens of a packed row get tiles as wide as
+    those of `chunk` tokens, so that kernels are compiled for only two widths.
     """
     num_rows = num_tokens if device.type == "cpu" else chunk
     num_columns = _TILE_LOGITS[device.type] // num_rows
@@ -276,16 +282,16 @@ def _tiles(
 
 
 def _logits(products: Tensor, temperature: float) -> Tensor:
-    """Return hidden @ weight.T [c, w] divided by the temperature, in place."""
+    """Return logits [c, w]: the products hidden @ weight.T divided by the temperature in place."""
     if temperature != 1.0:
         products.div_(temperature)
     return products
 
 
 def _find(targets: Tensor, first: int, num: int) -> tuple[Tensor, Tensor]:
-    """Return whether each target is among `num` vocabulary rows from `first` on, and its column there, [c, 1] each.
+    """Return whether each of c target tokens is among `num` vocabulary rows from `first` on, and its column there.
 
-    The column of a target that is not there is arbitrary.
+    Both are [c, 1]. The column of a target outside these rows is arbitrary.
     """
     column = (targets - first)[:, None]
     is_here = (column >= 0) & (column < num)
@@ -300,9 +306,10 @@ def _sums(
     temperature: float,
     chunk: int,
 ) -> Tensor:
-    """Return the sums [5, c] of one chunk over this rank's logits z.
+    """Return the softmax sums [5, c] of c tokens over the logits z of this rank's part of the vocabulary.
 
-    They are the largest logit m, then Σ e, Σ (z − m) e and Σ e² with e = exp(z − m), then the target's z or 0.
+    They are the largest logit m, then Σ e, Σ (z − m) e and Σ e² with e = exp(z − m), then the target's z, or 0 if
+    another rank has it.
     """
     num = len(targets)
     target = hidden.new_zeros(num, dtype=torch.float32)
@@ -335,7 +342,8 @@ def _add_tile(
 ) -> tuple[Tensor, Tensor]:
     """Return the largest logit and the three softmax sums of each token after adding a tile of logits.
 
-    The tile is overwritten.
+    The softmax sums over logits z are Σ e, Σ (z − m) e and Σ e² with e = exp(z − m) and the largest logit m. The tile
+    is overwritten.
     """
     larger = torch.maximum(largest, logits.amax(1))
     shifted = logits.sub_(larger[:, None])
@@ -349,7 +357,10 @@ def _add_tile(
 
 
 def _relative_to(new: Tensor, old: Tensor, sums: Tensor) -> Tensor:
-    """Return three softmax sums [3, n] that are relative to the logit `old` as sums relative to `new` ≥ `old`."""
+    """Return the softmax sums Σ e, Σ (z − m) e and Σ e² [3, n] of n tokens with m = `new` instead of m = `old`.
+
+    z are the logits and e = exp(z − m). `new` is at least `old`.
+    """
     # Before the first logit `old` is the lowest number, so old − new may be minus infinity. exp() is zero long before
     # that, and zero times infinity would be NaN.
     shift = (old - new).clamp(min=-1e4)
@@ -362,9 +373,9 @@ def _relative_to(new: Tensor, old: Tensor, sums: Tensor) -> Tensor:
 
 
 def _over_ranks(sums: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Return the softmax sums [5, n] over the whole vocabulary, from those of each tensor-parallel rank.
+    """Return the softmax sums [5, n] of n tokens over the whole vocabulary, from the sums of each tensor-parallel rank.
 
-    Collective: one MAX of [n] and one SUM of [4, n].
+    Collective: one all-reduce MAX of [n] and one all-reduce SUM of [4, n].
     """
     largest = sums[0].clone()
     dist.all_reduce(largest, dist.ReduceOp.MAX, group)
@@ -383,9 +394,10 @@ def add_tile(
     target: Tensor,
     temperature: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the largest logit [c], the three sums [3, c] of `_sums` and the target's logit [c] after adding a tile.
+    """Return largest logit [c], softmax sums [3, c] and target's logit [c] of c tokens after adding a tile of logits.
 
-    `products` are hidden @ weight.T [c, w], and `column` [c, 1] is the target's column in the tile, if it is there.
+    The softmax sums are those of `_sums`. `products` are hidden @ weight.T [c, w], and `column` [c, 1] is the target's
+    column in the tile, if it is there.
     """
     logits = products / temperature
     larger = torch.maximum(largest, logits.amax(1))
@@ -411,10 +423,10 @@ def tile_gradient(
     temperature: float,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Return the gradient of a tile's logits [c, w] in `dtype`, as `_ChunkGradient.of_logits` defines it.
+    """Return the loss gradient of a tile of logits [c, w] in `dtype`, as `_ChunkGradient.of_logits` defines it.
 
-    `grads` are the gradients of log-prob, entropy and collision mass. `per_token` are normaliser, entropy and collision
-    mass. All are [c, 1].
+    `grads` are the loss gradients of log-prob, entropy and collision mass. `per_token` are the softmax normaliser,
+    entropy and collision mass. All are [c, 1], for c tokens.
     """
     normaliser, entropy, collision = per_token
     of_log_prob, of_entropy, of_collision = grads
@@ -428,5 +440,5 @@ def tile_gradient(
 
 
 def _is_target(products: Tensor, column: Tensor) -> Tensor:
-    """Return which entries of a tile of logits belong to a target token, [c, w] bool."""
+    """Return a mask [c, w] of those entries in a tile of logits that belong to the tokens' targets."""
     return torch.arange(products.size(1), device=products.device) == column

@@ -80,7 +80,7 @@ class PolicyModel(ScoringModel):
         packed_seq_params: Packing,
         **kwargs: Any,
     ) -> Tensor:
-        """Run GPTModel's forward pass after giving the row's routes to the routers."""
+        """Run Megatron's GPTModel on a packed row, after telling each MoE router which experts to choose."""
         routes = packed_seq_params.routes
         if self.router_replays and routes is not None:
             assert packed_seq_params.positions is not None, "a packing to run the model on has positions"
@@ -90,9 +90,9 @@ class PolicyModel(ScoringModel):
         return super().forward(*args, packed_seq_params=packed_seq_params, **kwargs)
 
     def score(self, hidden_states: Tensor, packing: Packing) -> Tensor:
-        """Return `TokenScores` [3, n] for the last layer's hidden states [T, 1, h].
+        """Return log-prob, entropy and collision mass [3, n] of n tokens from the last layer's hidden states [T, 1, h].
 
-        Sequence parallelism cuts the hidden states over ranks.
+        Under sequence parallelism every tensor-parallel rank has only its share of the T tokens.
         """
         if self.config.sequence_parallel:
             hidden_states = gather_from_sequence_parallel_region(hidden_states, tensor_parallel_output_grad=False)
@@ -117,9 +117,9 @@ def transformer_config(
     shape: ModelShape,
     layout: ParallelLayout,
 ) -> TransformerConfig:
-    """Return Megatron's configuration for these settings.
+    """Return Megatron's TransformerConfig for the policy's settings, the model's shape and the parallel layout.
 
-    Fused kernels are left to Transformer Engine. On CPU all of them are off except SwiGLU.
+    Fused kernels are left to Transformer Engine. On CPU all fused kernels are off except SwiGLU.
     """
     return TransformerConfig(
         num_layers=shape.num_layers,
@@ -169,7 +169,7 @@ def layer_specs(
     on_gpu: bool,
     stage: int | None,
 ) -> TransformerBlockSubmodules:
-    """Return the layers of one model chunk, with `PackedAttention` on every device."""
+    """Return Megatron's specs of the layers in one model chunk, with `PackedAttention` as their core attention."""
     if on_gpu:
         # This import needs Transformer Engine.
         from megatron.core.extensions.transformer_engine import TENorm
@@ -226,7 +226,7 @@ def build_model(
 ) -> list[PolicyModel]:
     """Return this rank's model chunks with random weights: one, or one for each virtual pipeline stage.
 
-    The weights are initialised although a checkpoint replaces them. Only initialisation marks the parameters that
+    The weights are initialised although loaded ones replace them. Only initialisation marks the parameters that
     tensor-parallel ranks split, and the gradient norm depends on these marks.
     """
     config = transformer_config(policy, shape, layout)

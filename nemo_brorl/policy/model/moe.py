@@ -54,7 +54,9 @@ def moe_settings(
     shape: ModelShape,
     layout: ParallelLayout,
 ) -> dict[str, Any]:
-    """Return keyword arguments for Megatron's TransformerConfig. A dense model needs only the dispatcher's name.
+    """Return the mixture-of-experts arguments of Megatron's TransformerConfig.
+
+    A dense model needs only the token dispatcher's name.
 
     transformers and vLLM take the softmax over all experts, then the top k. If the model says so, they then scale the k
     probabilities to sum to one. That equals Megatron's softmax over the chosen experts alone. Otherwise it equals
@@ -87,11 +89,11 @@ def moe_settings(
 
 
 def prepare_experts(config: MoeConfig, models: Sequence[torch.nn.Module]) -> None:
-    """Set the gradient buffers of experts and routers, and free what dispatchers keep of a row.
+    """Give experts gradient buffers of their own, freeze routers if so set, and make token dispatchers free memory.
 
     Call it before gradient buffers are made. Megatron gives experts their own buffers and optimizer only with expert
-    parallelism. Here they always have them, so that a checkpoint of one layout has the parts that another layout needs.
-    A frozen router is still saved and exported.
+    parallelism. Here they always have them, so that a checkpoint of one parallel layout has the parts that another
+    layout needs. A frozen router is still saved and exported.
     """
     for model in models:
         for module in model.modules():
@@ -106,10 +108,10 @@ def prepare_experts(config: MoeConfig, models: Sequence[torch.nn.Module]) -> Non
 
 
 def _forget_rows(dispatcher: Any) -> None:
-    """Make a layer's dispatcher drop everything of a row once its output is complete.
+    """Make an MoE layer's token dispatcher drop all data of a packed row once the layer's output is complete.
 
-    Megatron's dispatcher keeps the probabilities until the next row, and with them their autograd graph. For a layer
-    that was recomputed in a backward pass, that keeps its input and the input's gradient.
+    Megatron's dispatcher keeps the routing probabilities until the next row, and with them their autograd graph. For a
+    layer that was recomputed in a backward pass, that keeps the layer's input and the input's gradient.
     """
     combine = dispatcher.combine_postprocess
 

@@ -32,10 +32,10 @@ def param_dtype(config: PolicyConfig) -> torch.dtype:
 
 
 def precision_settings(config: PolicyConfig, on_gpu: bool) -> dict[str, Any]:
-    """Return keyword arguments for Megatron's TransformerConfig. They turn FP8 on only on GPUs.
+    """Return the precision arguments of Megatron's TransformerConfig, which turn FP8 on only on GPUs.
 
-    The history of the delayed recipe counts forward passes of micro-batches. `config.rules` checks which settings go
-    together.
+    The amax history of the delayed FP8 recipe counts forward passes of micro-batches. `config.rules` checks which
+    settings go together.
     """
     dtype = param_dtype(config)
     settings: dict[str, Any] = {
@@ -58,10 +58,10 @@ def precision_settings(config: PolicyConfig, on_gpu: bool) -> dict[str, Any]:
 
 
 def sum_gradients_in_buffers(model: torch.nn.Module) -> None:
-    """Make Transformer Engine's linears add each micro-batch's weight gradient directly to the fp32 buffer.
+    """Make Transformer Engine's linear layers add each micro-batch's weight gradient directly to the fp32 buffer.
 
-    Otherwise it would be rounded to bf16 first. Megatron's setting for all layers cannot be used: it needs Apex for the
-    output layer, which `log_probs` computes here.
+    Otherwise the gradient would be rounded to bf16 first. Megatron's setting for all layers cannot be used: it needs
+    Apex for the output layer, which `log_probs` computes here.
     """
     for module in model.modules():
         if hasattr(module, "fuse_wgrad_accumulation"):
@@ -69,10 +69,10 @@ def sum_gradients_in_buffers(model: torch.nn.Module) -> None:
 
 
 def row_multiple(config: PolicyConfig, layout: ParallelLayout) -> int:
-    """Return the number of tokens that rows are padded to a multiple of.
+    """Return the number to a multiple of which the tokens of every packed row are padded.
 
-    Then every sequence-parallel rank has equally many tokens, in FP8 a number that FP8 products accept. It is the same
-    on CPU, where quantisation tiles then lie as on GPUs.
+    Then every sequence-parallel rank has equally many tokens, in FP8 a number that FP8 products accept. The number is
+    the same on CPU, where quantisation tiles then lie as on GPUs.
     """
     ranks = layout.tensor if layout.sequence_parallel else 1
     if config.fp8 is None:
@@ -84,7 +84,7 @@ def row_multiple(config: PolicyConfig, layout: ParallelLayout) -> int:
 
 @contextmanager
 def fp8_off(models: Sequence[Any]) -> Iterator[None]:
-    """Switch FP8 off in model chunks while this context is open, without a trace in the delayed recipe's history.
+    """Switch FP8 off in model chunks while this context is open, without changing the delayed recipe's amax history.
 
     FP8 parameters (`policy.fp8_params`) are dequantised, which does not restore their unrounded values. On GPUs
     Megatron reads its config at every forward pass.

@@ -72,7 +72,7 @@ class PackedRotary(RotaryEmbedding):
         self.table = torch.empty(0)
 
     def get_rotary_seq_len(self, *args: Any, **kwargs: Any) -> Packing:
-        """Return the row's packing from among the arguments.
+        """Return the layout of the packed row (`Packing`), which is among the arguments of Megatron's call.
 
         Megatron passes the result to `forward`, which needs nothing else.
         """
@@ -82,7 +82,7 @@ class PackedRotary(RotaryEmbedding):
         raise AssertionError("the policy's model reads packed rows only")
 
     def forward(self, packing: Packing, *args: Any, **kwargs: Any) -> None:
-        """Set the row's rotation table and return None, so that Megatron rotates nothing itself."""
+        """Set the rotation table of the packed row's layout and return None, so that Megatron rotates nothing."""
         assert packing.positions is not None, "a packing to run the model on has positions"
         if len(self.table) < packing.num_positions:
             num_positions = 1 << (packing.num_positions - 1).bit_length()  # room for longer rows
@@ -92,9 +92,9 @@ class PackedRotary(RotaryEmbedding):
 
 
 def rotate(heads: Tensor, table: Tensor, positions: Tensor) -> Tensor:
-    """Return heads [T, H, D] with each pair (d, d + D / 2) turned by the angle of its token's position.
+    """Return queries or keys [T, H, D] with each pair (d, d + D / 2) turned by the angle of its token's position.
 
-    `table` is [P, D], `positions` [T].
+    `table` [P, D] has the cosines and sines of P positions. `positions` is [T].
     """
     return _Rotate.apply(heads, table, positions)
 
@@ -149,7 +149,7 @@ def rotated_at_once(
     positions: Tensor,
     direction: float,
 ) -> Tensor:
-    """Return the rotated heads without in-place steps, so that torch compiles a single kernel.
+    """Return queries or keys after rotary embedding, without in-place steps, so that torch compiles a single kernel.
 
     The kernel reads and writes every head once. Both halves are one expression. Of two expressions put together torch
     would compute each for every number.

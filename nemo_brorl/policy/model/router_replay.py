@@ -37,9 +37,9 @@ class RouterReplay:
         self._to_recompute: deque[Tensor | None] = deque()
 
     def follow(self, routes: Tensor | None, is_training: bool) -> None:
-        """Set the experts [T, layers, k] that the router must choose for the next row.
+        """Set the k experts that this MoE router must choose for each token of the next packed row.
 
-        None: the router chooses itself.
+        `routes` [T, layers, k] are the experts of T tokens in all layers. With None the router chooses itself.
         """
         self._is_training = is_training
         self._routes = None
@@ -62,7 +62,7 @@ class RouterReplay:
     ) -> tuple[Tensor, Tensor]:
         """Return scores and indices [n, k] of the experts for n tokens, from the router's `scores` [n, experts].
 
-        Experts are those of the engine where known, else those of `compute_topk`.
+        The experts are those that the inference engine chose where known, else those that `compute_topk` chooses.
         """
         _, own = compute_topk(scores, topk, num_groups, group_topk)
         routes = self._routes
@@ -92,7 +92,10 @@ class RouterReplay:
 
 
 def add_router_replay(model: torch.nn.Module) -> list[RouterReplay]:
-    """Give every router of a model chunk a `RouterReplay`, and return them."""
+    """Attach a `RouterReplay` to every MoE router of a model chunk, and return all of them.
+
+    It makes the router choose the experts that the inference engine chose.
+    """
     replays = []
     for module in model.modules():
         if isinstance(module, TopKRouter):
@@ -102,7 +105,10 @@ def add_router_replay(model: torch.nn.Module) -> list[RouterReplay]:
 
 
 def take_replay_metrics(replays: Sequence[RouterReplay], device: torch.device) -> dict[str, float]:
-    """Return the metrics of router replay over all routers and ranks since the last call. Collective."""
+    """Return the metrics of MoE router replay since the last call, over all routers and ranks.
+
+    Collective.
+    """
     counts = torch.zeros(3, dtype=torch.int64, device=device)
     for replay in replays:
         counts[0] += replay.num_tokens

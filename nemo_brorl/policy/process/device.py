@@ -65,10 +65,10 @@ def compiled(function: Any, **constants: Any) -> Any:
 
 
 def fix_sizes(tensor: Tensor, *dims: int) -> Tensor:
-    """Return the tensor, marked so that functions are compiled for each of its sizes in these dimensions.
+    """Return the tensor, marked so that torch compiles functions for each of its sizes in the dimensions `dims`.
 
-    Use it for sizes of the model. Kernels then divide by constants instead of 64-bit numbers, and read 16 bytes at
-    once.
+    Use it for sizes that the model fixes. Kernels then divide by constants instead of 64-bit numbers, and read 16 bytes
+    at once.
     """
     for dim in dims:
         mark_static(tensor, dim)
@@ -76,9 +76,9 @@ def fix_sizes(tensor: Tensor, *dims: int) -> Tensor:
 
 
 def forget_compiled() -> None:
-    """Drop all compiled functions.
+    """Drop all functions that torch has compiled in this process.
 
-    A process that makes several models would otherwise reach torch's limit of kinds of input.
+    A process that makes several models would otherwise reach torch's limit of kinds of input for a function.
     """
     torch.compiler.reset()
     compiled.cache_clear()

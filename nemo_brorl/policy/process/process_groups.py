@@ -19,7 +19,10 @@ TIMEOUT = timedelta(minutes=30)
 
 
 def join_store(host: str, port: int, world_size: int) -> dist.TCPStore:
-    """Connect to the meeting point of all ranks that another rank serves (`weights.rendezvous.open_store`)."""
+    """Connect to the TCP store at which all policy ranks meet.
+
+    Rank 0 serves the store (`weights.rendezvous.open_store`).
+    """
     return dist.TCPStore(host, port, world_size, is_master=False, timeout=TIMEOUT)
 
 
@@ -56,7 +59,7 @@ def open_groups(
 
 
 def weight_groups() -> RankGroups:
-    """Return the groups of ranks between which the model is split, for reading and sending its weights."""
+    """Return the process groups of ranks between which the model is split, for reading and sending its weights."""
     return RankGroups(
         tensor=parallel_state.get_tensor_model_parallel_group(),
         expert_tensor=parallel_state.get_expert_tensor_parallel_group(),
@@ -73,9 +76,9 @@ def close_groups() -> None:
 
 
 def this_host(is_single_node: bool) -> str:
-    """Return the address at which other ranks reach this process: the one by which Ray knows the node.
+    """Return the address at which other ranks reach this process: the IP address by which Ray knows the node.
 
-    The host's own name is no help, because it often resolves to 127.0.1.1.
+    With a single node it is 127.0.0.1. The host's own name is no help, because it often resolves to 127.0.1.1.
     """
     if is_single_node:
         return "127.0.0.1"

@@ -34,7 +34,10 @@ class Profiling:
         rank: int,
         cuda: Any = torch.cuda,
     ) -> None:
-        """Take the settings and the folder for profiles. `cuda` is torch's module, or a fake in tests."""
+        """Take the profiler settings of one policy rank and the folder that profiles are written to.
+
+        `cuda` is the module torch.cuda, or a fake in tests.
+        """
         self.settings = settings
         self.folder = folder
         self.rank = rank
@@ -45,7 +48,7 @@ class Profiling:
 
     @contextmanager
     def of_update(self, step: int) -> Iterator[None]:
-        """Profile the code inside this context, if the settings choose this rank and step."""
+        """Profile the policy update inside this context, if the settings choose this policy rank and training step."""
         is_chosen = step in self.settings.steps and self.rank in self.settings.ranks
         if not is_chosen or self.settings.kind == "off":
             yield

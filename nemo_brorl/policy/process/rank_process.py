@@ -41,7 +41,8 @@ def rank_environment(settings: RankSettings, model_folder: Path) -> dict[str, st
 def _without_expandable_segments(settings: str) -> str:
     """Return settings of torch's allocator without `expandable_segments`.
 
-    Such memory is shared with other processes by a system call that containers forbid (pytorch issue 165685).
+    Memory in such segments is shared with other processes by a system call that containers forbid (pytorch issue
+    165685).
     """
     kept = []
     for setting in settings.split(","):

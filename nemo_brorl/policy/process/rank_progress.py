@@ -81,7 +81,7 @@ class ProgressMarks:
             self._begin(IDLE)
 
     def mark_part(self, name: str, **details: Any) -> None:
-        """Record that a policy rank's method has reached this part.
+        """Record that the method which this policy rank runs has reached the part called `name`, such as a mini-batch.
 
         `details` are small and JSON-able, for the timeline.
         """
@@ -93,7 +93,7 @@ class ProgressMarks:
         self._count()
 
     def mark_step(self, name: str) -> None:
-        """Record that a policy rank's method has reached this step of its current part."""
+        """Record that this policy rank has reached the step called `name`, such as a micro-batch, of its method."""
         self._step = name
         self._count()
 
@@ -113,7 +113,7 @@ class ProgressMarks:
         )
 
     def answer(self, value: Any, received_at: float) -> RankAnswer:
-        """Return a policy rank's answer to a call, with all work since its last answer.
+        """Return a policy rank's answer to a call, with a record of the rank's work since its last answer.
 
         `received_at` is the time at which the call arrived, in unix seconds.
         """
@@ -143,7 +143,7 @@ PROGRESS = ProgressMarks()  # marks of this process, which runs one rank
 
 
 def tracked(method: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Decorate a rank's method so that `PROGRESS` names it while it runs."""
+    """Decorate a method of a policy rank so that the rank's progress reports name it while it runs."""
 
     @functools.wraps(method)
     def wrapper(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:

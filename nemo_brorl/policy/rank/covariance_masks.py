@@ -23,7 +23,7 @@ def compute_covariance_masks(
 ) -> list[Tensor | None]:
     """Return for each of this rank's rows of a mini-batch the mask [n] of tokens that Clip-Cov or KL-Cov selects.
 
-    Collective over the data-parallel and context-parallel ranks. `seed` decides the draws of clip_cov.
+    Collective over the data-parallel and context-parallel ranks. `seed` decides the random draws of Clip-Cov.
     """
     group = parallel_state.get_data_parallel_group(with_context_parallel=True)
 

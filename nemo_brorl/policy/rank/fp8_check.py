@@ -30,18 +30,18 @@ class Fp8Check:
         models: Sequence[Any],
         chunks: Sequence[Any],
     ) -> None:
-        """Take the rank's model chunks. `chunks` are the same as wrapped for training."""
+        """Take the policy rank's model chunks, as built (`models`) and as wrapped for training (`chunks`)."""
         self.is_on = policy.fp8 is not None
         self.needs_scales = self.is_on and policy.fp8_recipe == "delayed"
         self.models = models
         self.chunks = chunks
 
     def first_scales(self, row: Row) -> None:
-        """Give the delayed recipe a history of scales before the first row is scored.
+        """Give the delayed FP8 recipe an amax history before log-probs of the first row of tokens are computed.
 
-        Its first scales are 1, which rounds weights of 0.01 to a few values and many gradients to zero. Two forward and
-        backward passes over a row fill the history. After the first pass, layers behind the first one have only seen
-        wrong inputs. The weights do not change.
+        The first scales of the recipe are 1, which rounds weights of 0.01 to a few values and many gradients to zero.
+        Two forward and backward passes over a row fill the history. After the first pass, layers behind the first one
+        have only seen wrong inputs. The weights do not change.
         """
         if self.needs_scales:
             train_rows(self.chunks, [row, row], _likelihood)
@@ -49,16 +49,16 @@ class Fp8Check:
         self.needs_scales = False
 
     def loaded(self) -> None:
-        """Note that a checkpoint has restored the FP8 scales, so that no pass is needed to initialise them."""
+        """Note that a checkpoint has restored the FP8 scales, so that no forward pass is needed to initialise them."""
         self.needs_scales = False
 
     def mismatch(self, row: Row) -> dict[str, float]:
-        """Return the metrics `policy/fp8_mismatch` of a row under the current weights, in nats.
+        """Return the metrics `policy/fp8_mismatch` and `policy/fp8_mismatch_max` of a row of tokens, in nats.
 
-        They are mean and maximum of |log p with FP8 − log p without| over the row's response tokens on all
-        data-parallel ranks. Empty except on the last pipeline stage. Pass the row that is trained on next. Then the
-        pass with FP8 adds nothing to the delayed recipe's history that training would not add. The pass without FP8
-        leaves the history alone.
+        They are mean and maximum of |log p with FP8 − log p without FP8| under the current weights, over the row's
+        response tokens on all data-parallel ranks. The result is empty except on the last pipeline stage. Pass the row
+        that is trained on next. Then the pass with FP8 adds nothing to the delayed recipe's amax history that training
+        would not add. The pass without FP8 leaves the history alone.
         """
         if not self.is_on:
             return {}

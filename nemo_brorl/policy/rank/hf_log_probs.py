@@ -24,9 +24,9 @@ def hf_log_probs(
     response_ids: Sequence[Sequence[int]],
     temperature: float,
 ) -> list[Float32]:
-    """Return the log-prob [T] of every response token under softmax(logits / temperature), computed in fp32.
+    """Return the log-prob [T] of every response token under softmax(logits / temperature), by transformers in fp32.
 
-    Runs on the GPU if its memory has room, else on the CPU.
+    Runs on the GPU if its memory has room for the model, else on the CPU.
     """
     # This import takes seconds, and only the parity gate needs it.
     from transformers import AutoModelForCausalLM

@@ -46,7 +46,11 @@ class Learner:
         model_folder: Path,
         device: Device,
     ) -> None:
-        """Build the rank's state from a Hugging Face model folder. Collective. Raises ModelError or ConfigError."""
+        """Build the policy rank's state from a Hugging Face model folder.
+
+        Collective over all policy ranks. Raises ModelError for an unusable folder, ConfigError for settings that do not
+        fit the model.
+        """
         self.state = build_rank_state(settings, model_folder, device)
         self.model_folder = model_folder
         models = self.state.models
@@ -65,9 +69,9 @@ class Learner:
         self.sender = WeightSender(settings.sizes.weight_transport, is_first_rank, with_copies)
 
     def update(self, plan: UpdatePlan) -> UpdateReport:
-        """Run every mini-batch of the plan and return this rank's report. Collective.
+        """Train on every mini-batch of an update plan, and return this policy rank's report.
 
-        Only the last pipeline stage has metrics.
+        Collective over all policy ranks. Only reports of the last pipeline stage have metrics.
         """
         return Update(self.state, self.fp8_check, plan).run()
 
@@ -79,8 +83,8 @@ class Learner:
     ) -> list[Float32] | None:
         """Return the log-probs [T] of every response at the rollouts' temperature.
 
-        They are None except on the last pipeline stage. Collective. Every replica does the same work. `with_fp8=False`
-        computes them without `policy.fp8`.
+        Returns None except on the last pipeline stage. Collective over all policy ranks. Every data-parallel replica
+        does the same work. `with_fp8=False` computes the log-probs without `policy.fp8`.
         """
         micro_batches = self._within_budget(prompt_ids, response_ids)
         temperature = self.state.settings.rollouts.temperature
@@ -124,7 +128,7 @@ class Learner:
         scores: Sequence[TokenScores],
         starts: np.ndarray,
     ) -> list[Float32]:
-        """Return the log-probs [T] of every response, from the scores of rows.
+        """Return the log-probs [T] of every response, collected from the scores of packed rows of tokens.
 
         `starts` [responses + 1] are the offsets of the responses' tokens, end to end.
         """
@@ -142,16 +146,22 @@ class Learner:
         return np.split(log_probs, starts[1:-1])
 
     def weight_manifest(self) -> list[TensorInfo]:
-        """Return name, shape and dtype of every tensor in the weight stream."""
+        """Return name, shape and dtype of every tensor that a weight sync sends to the inference engines."""
         dtype = param_dtype(self.state.settings.policy)
         return weight_manifest(self.state.shape, dtype)
 
     def send_weights(self) -> Iterator[WeightBucket | BucketNotice | None]:
-        """Yield this rank's messages while the current weights are sent by the configured transport. Collective."""
+        """Yield this policy rank's messages to the driver while the current weights are sent to the inference engines.
+
+        Collective over all policy ranks. The configured weight transport sends them.
+        """
         return self.sender.stream(self.hf_export.stream(), self.bucket_bytes)
 
     def take_part_in_weight_stream(self) -> None:
-        """Run through the weight stream without using it, because rank 0 needs this rank's shares. Collective."""
+        """Gather all weights with the other policy ranks and discard them, because rank 0 needs this rank's shares.
+
+        Collective over all policy ranks.
+        """
         for _ in self.hf_export.stream():
             pass
 
@@ -171,9 +181,9 @@ class Learner:
         return self.pending_save is None or self.pending_save.is_written()
 
     def finish_save(self) -> float:
-        """Wait for the files and complete the checkpoint. Return the seconds of writing on this rank. Collective.
+        """Wait for the files of a checkpoint, complete it, and return the seconds of writing on this rank.
 
-        Raises CheckpointError on all ranks if one of them failed.
+        Collective over all policy ranks. Raises CheckpointError on all ranks if one of them failed.
         """
         pending = self.pending_save
         assert pending is not None, "no save was begun"
@@ -181,7 +191,10 @@ class Learner:
         return pending.finish()
 
     def load(self, folder: Path) -> None:
-        """Load weights, optimizer state and reference from a checkpoint. Collective. Raises CheckpointError."""
+        """Load weights, optimizer state and the KL term's reference from a checkpoint.
+
+        Collective over all policy ranks. Raises CheckpointError for a checkpoint that cannot be read.
+        """
         saving.load(self.state, folder)
         self.fp8_check.loaded()
 
@@ -201,24 +214,24 @@ class Learner:
             clear_state(self.state.optimizer)
 
     def release(self) -> None:
-        """Return cached memory to the device, where other processes need it.
+        """Release torch's cached memory if other processes need the memory of the device.
 
-        On CPU it keeps holes between micro-batches from adding up over the steps.
+        On CPU this keeps memory fragmentation from micro-batches from adding up over the training steps.
         """
         if self.state.settings.sizes.gives_memory_back:
             release_cache()
 
     def offload(self) -> None:
-        """Move what `policy.offload` names to host memory, and release cached memory.
+        """Move the tensors that `policy.offload` selects to host memory, and release cached memory.
 
-        `onload` must come before any computation.
+        Call `onload` before any computation.
         """
         if self.offloading:
             self.offloading.offload()
         self.release()
 
     def onload(self) -> None:
-        """Move what `offload` has moved to host memory back to the device, bit for bit."""
+        """Move the tensors that `offload` has moved to host memory back to the device, bit for bit."""
         if self.offloading:
             self.offloading.onload()
 
@@ -229,7 +242,10 @@ def _to_score(
     prompt_ids: Sequence[int],
     response_ids: Sequence[int],
 ) -> PackedGroup:
-    """Return a prompt with one response whose tokens are to be scored. Rewards and log-probs are placeholders."""
+    """Return a prompt with one response whose log-probs are to be computed.
+
+    Its advantage and its sampled log-probs are placeholders.
+    """
     prompt = np.asarray(prompt_ids, np.int32)
     token_ids = np.asarray(response_ids, np.int32)
     no_log_probs = np.zeros(len(token_ids), np.float32)

@@ -39,10 +39,10 @@ class MeasuredGain:
         self.squares: Any = 0.0
 
     def add(self, batch: TokenBatch, measured: Tensor) -> None:
-        """Count the measured responses of a row of the last mini-batch for the gain.
+        """Add responses of the last mini-batch to the sums that measure an update's gain in expected advantage.
 
-        `measured` [M] int64 holds their indices among the row's responses. Collective over the ranks that share the
-        responses' tokens.
+        `measured` [M] int64 holds the indices of the responses that count among those of a row of tokens. Collective
+        over the ranks that share the responses' tokens.
         """
         sequences = batch.sequences
         lengths = sequences.lengths.clamp(min=1)  # a response without tokens counts with a gain of 0
@@ -56,21 +56,21 @@ class MeasuredGain:
         self.squares += gains.square().sum()
 
     def on_host(self) -> MeasuredGain:
-        """Return the sums for the measured gain as Python numbers."""
+        """Return the sums that measure an update's gain in expected advantage as Python numbers instead of tensors."""
         gain = MeasuredGain()
         gain.num, gain.total, gain.squares = self.num, float(self.total), float(self.squares)
         return gain
 
     def merge(self, other: MeasuredGain) -> None:
-        """Add another rank's sums for the measured gain."""
+        """Add another policy rank's sums that measure an update's gain in expected advantage."""
         self.num += other.num
         self.total += other.total
         self.squares += other.squares
 
     def metrics(self) -> dict[str, float]:
-        """Return the measured gain, its standard error over responses, and their ratio.
+        """Return the measured gain of an update in expected advantage, its standard error, and their ratio.
 
-        Empty for fewer than two responses.
+        The error is over responses. The result is empty for fewer than two responses.
         """
         if self.num < 2:
             return {}

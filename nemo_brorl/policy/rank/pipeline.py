@@ -27,9 +27,10 @@ _RECOMPUTES = ("recompute_mlp", "moe_layer_recompute")
 
 
 def score_rows(chunks: Sequence[Any], rows: Sequence[Row]) -> list[TokenScores]:
-    """Return the scores [n] of every row under the current weights, without gradients.
+    """Return log-prob, entropy and collision mass [n] of the tokens in each packed row under the current weights.
 
-    The list is empty except on the last pipeline stage. Collective over the ranks that share the model.
+    Gradients are off. The list is empty except on the last pipeline stage. Collective over the ranks that share the
+    model.
     """
     # Without gradients recomputation saves nothing, and Transformer Engine would remember the pass.
     with torch.no_grad(), _nothing_recomputed(chunks):
@@ -41,7 +42,8 @@ def _nothing_recomputed(chunks: Sequence[torch.nn.Module]) -> Iterator[None]:
     """Put model chunks into evaluation mode without activation recomputation, and back afterwards.
 
     In training mode Transformer Engine stores the FP8 scales of every recomputed forward pass, and backward passes take
-    them back one by one. Scales of a pass without a backward pass would be taken by a later one.
+    them back one by one. If a forward pass had no backward pass, the backward pass of a later one would take its
+    scales.
     """
     switched: list[tuple[torch.nn.Module, str]] = []
     for chunk in chunks:
@@ -71,10 +73,10 @@ def train_rows(
     rows: Sequence[Row],
     loss: RowLoss,
 ) -> list[TensorMetrics]:
-    """Compute gradients of the token mean of `loss` over the rows of all data-parallel ranks.
+    """Compute gradients of the token mean of `loss` over the rows of tokens of all data-parallel ranks.
 
-    They are left in the gradient buffers. Returns the metrics of every row on the last pipeline stage, an empty list
-    elsewhere. Collective.
+    The gradients are left in the gradient buffers. Returns the metrics of every row on the last pipeline stage, an
+    empty list elsewhere. Collective over all policy ranks.
     """
     for chunk in chunks:
         chunk.zero_grad_buffer()
@@ -91,7 +93,7 @@ def _keep_scores(
 
 
 def _by_response(output: Tensor, row: Row) -> TokenScores:
-    """Return scores [n] per response token from the model's output [3, u].
+    """Return the scores [n] of all responses' tokens from the model's output [3, u] for distinct tokens.
 
     A token that several responses share has one score, which counts in each of them.
     """
@@ -106,14 +108,17 @@ def _apply_loss(
     row: Row,
     output: Tensor,
 ) -> Counted:
-    """Return the triple that Megatron expects: the sum to differentiate, the tokens to divide it by, and metrics."""
+    """Return the triple that Megatron expects of a loss: the sum to differentiate, the number of tokens, and metrics.
+
+    Megatron divides the sum by the number of tokens.
+    """
     total, metrics = loss(index, row, _by_response(output, row))
     num_tokens = _int_tensor(row.num_loss_tokens, total)
     return total, num_tokens, metrics
 
 
 def _leave_out(output: Tensor, non_loss_data: bool = False) -> Counted:
-    """Return Megatron's triple for a filler row, which counts nothing."""
+    """Return the loss triple that Megatron expects, with 0 tokens, for a filler row that must not count in the loss."""
     return output.sum(), _int_tensor(0, output), {}
 
 
@@ -128,7 +133,7 @@ def _run(
     at_end: Callable[..., Any],
     **settings: bool,
 ) -> list[Any]:
-    """Run all rows through the model, and return the results of `at_end` for each, on the last pipeline stage."""
+    """Run rows of tokens through Megatron's pipeline, and return the results of `at_end` for each on the last stage."""
     is_interleaved = len(chunks) > 1
     filled = list(rows)
     if is_interleaved:
@@ -158,7 +163,10 @@ def _run(
 
 
 def _fillers(rows: Sequence[Row]) -> list[Row]:
-    """Return rows that predict nothing, because the interleaved schedule needs a multiple of the pipeline stages."""
+    """Return filler rows, which predict no token, to make the number of rows a multiple of the pipeline stages.
+
+    Megatron's interleaved pipeline schedule needs such a multiple.
+    """
     # The last row is repeated: it has the right length and fits into memory.
     num_missing = -len(rows) % parallel_state.get_pipeline_model_parallel_world_size()
     last = rows[-1]
@@ -178,11 +186,11 @@ def _fillers(rows: Sequence[Row]) -> list[Row]:
 
 
 def _row_length(rows: Sequence[Row], is_interleaved: bool) -> int:
-    """Return the tokens of a row over all context-parallel ranks.
+    """Return the number of tokens in the longest packed row, counted over all context-parallel ranks.
 
-    Interleaved stages need it, with rows of equal length (`RankState.rows`). Otherwise stages would send each other
-    their lengths. Over Gloo, the messages of two stages that are each before and after the other would be mixed up.
-    Without interleaving, stages exchange the true lengths.
+    Interleaved pipeline stages need it, with rows of equal length (`RankState.rows`). Otherwise stages would send each
+    other the lengths of their rows. Over Gloo, the messages of two stages that are each before and after the other
+    would be mixed up. Without interleaving, stages exchange the true lengths.
     """
     lengths = {row.token_ids.size(1) for row in rows}
     assert len(lengths) == 1 or not is_interleaved, f"an interleaved pipeline got rows of {sorted(lengths)} tokens"

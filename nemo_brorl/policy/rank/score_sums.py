@@ -24,7 +24,10 @@ class ScoreSums:
         self.drift = TokenSums()
 
     def add(self, row: Row, scores: TokenScores) -> None:
-        """Add a row's entropies and its log-prob differences to the sampler. The scores are from before the update."""
+        """Add the entropies of a packed row's tokens, and the differences of their log-probs in trainer and sampler.
+
+        The scores are from before the update.
+        """
         undecided = {
             "policy/entropy": scores.entropies.double().sum(),
             "policy/collision_probability": scores.collisions.double().sum(),
@@ -44,9 +47,11 @@ class ScoreSums:
         self.drift.add({"policy/log_prob_drift_of_carried": total_drift}, num_carried)
 
     def metrics(self) -> dict[str, float]:
-        """Return means of entropy, mismatch and drift over the tokens of all data-parallel ranks. Collective.
+        """Return means of entropy, mismatch and drift over the tokens of all data-parallel ranks.
 
-        The mismatch is NaN where no rollout is fresh.
+        Mismatch is the log-prob difference between trainer and sampler for rollouts of the weights before the update.
+        Drift is this difference for rollouts of older weights. Collective. The mismatch is NaN where no rollout is of
+        the weights before the update.
         """
         mismatch = self.mismatch.over_data_ranks()
         return {

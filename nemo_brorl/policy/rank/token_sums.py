@@ -32,14 +32,14 @@ class TokenSums:
             self.values[name] = self.values.get(name, 0.0) + value
 
     def on_host(self) -> TokenSums:
-        """Return the sums over tokens as Python numbers."""
+        """Return the sums of metrics over tokens as Python numbers instead of tensors."""
         values = {name: float(value) for name, value in self.values.items()}
         return TokenSums(self.num_tokens, values, float(self.largest))
 
     def over_data_ranks(self) -> TokenSums:
-        """Return the sums over the tokens of all data-parallel ranks. Collective.
+        """Return the sums of metrics over the tokens of all data-parallel ranks.
 
-        They are added in rank order, so that repeated runs are bit-identical.
+        Collective. The sums of the ranks are added in rank order, so that repeated runs are bit-identical.
         """
         group = parallel_state.get_data_parallel_group(with_context_parallel=True)
         merged = TokenSums()
@@ -49,14 +49,14 @@ class TokenSums:
         return merged
 
     def means(self) -> dict[str, float]:
-        """Return the mean of each value over the counted tokens, or nothing without tokens."""
+        """Return the mean of each metric over the counted tokens, or an empty dict without tokens."""
         if self.num_tokens == 0:
             return {}
         return {name: value / self.num_tokens for name, value in self.values.items()}
 
 
 def of_all_ranks(mine: Counted, group: dist.ProcessGroup) -> list[Counted]:
-    """Return the value of every rank of a group, in rank order. Collective."""
+    """Return the values that all ranks of a process group pass to this collective, in rank order."""
     gathered = [mine] * group.size()
     dist.all_gather_object(gathered, mine, group=group)
     return gathered

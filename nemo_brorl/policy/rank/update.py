@@ -58,9 +58,9 @@ class Update:
         self.gain = MeasuredGain()
 
     def run(self) -> UpdateReport:
-        """Fetch rollouts, score them, train, and return this rank's report. Collective.
+        """Fetch rollouts, compute their log-probs, train on them, and return this policy rank's report.
 
-        Metrics are empty except on the last pipeline stage.
+        Collective over all policy ranks. Metrics are empty except on the last pipeline stage.
         """
         with self._timed("fetch"):
             mini_batches = self._mini_batches()
@@ -85,9 +85,9 @@ class Update:
         return UpdateReport(self.plan.version, metrics, self.seconds, len(norms), len(mini_batches) - len(norms))
 
     def _metrics(self, norms: Sequence[float]) -> Metrics:
-        """Return token means over the data-parallel ranks. Collective.
+        """Return the update's metrics, as means over the tokens of the data-parallel ranks.
 
-        Loss and gradient norm are over the mini-batches that were not skipped, or NaN.
+        Collective. Loss and gradient norm are over the mini-batches that were not skipped, or NaN without one.
         """
         metrics = {
             "policy/loss": math.nan,
@@ -100,7 +100,10 @@ class Update:
         return metrics
 
     def _routed(self) -> Metrics:
-        """Return the metrics of router replay. Collective over all ranks, pipeline stages included."""
+        """Return the metrics of MoE router replay in this update.
+
+        Collective over all ranks, pipeline stages included.
+        """
         if not self.state.settings.policy.moe.router_replay or self.is_supervised:
             return {}
         replays: list[RouterReplay] = []
@@ -109,9 +112,9 @@ class Update:
         return take_replay_metrics(replays, self.state.device.torch_device)
 
     def _gain_over_data_ranks(self) -> MeasuredGain:
-        """Return the measured gain over the data-parallel ranks. Collective.
+        """Return the update's measured gain in expected advantage, merged over the data-parallel ranks.
 
-        Context-parallel ranks have counted the same responses, so only one of them is merged.
+        Collective. Context-parallel ranks have counted the same responses, so only one of them is merged.
         """
         merged = MeasuredGain()
         for gain in of_all_ranks(self.gain.on_host(), parallel_state.get_data_parallel_group()):
@@ -126,7 +129,7 @@ class Update:
         self.seconds[part] += time.perf_counter() - start
 
     def _mini_batches(self) -> list[list[Row]]:
-        """Return the rows of each mini-batch that this data-parallel rank trains on."""
+        """Return the rows of tokens of each mini-batch that this data-parallel rank trains on."""
         rank = parallel_state.get_data_parallel_rank()
         own_mini_batches = [mini_batch[rank] for mini_batch in self.plan.mini_batches]
         micro_batches: list[MicroBatch] = []
@@ -140,10 +143,9 @@ class Update:
         return _like(own_mini_batches, rows)
 
     def _old_log_probs(self, mini_batches: MiniBatches) -> list[RowLogProbs]:
-        """Return log-probs under the weights before the update.
+        """Return each packed row's log-probs under the weights before the update, by mini-batch.
 
-        They are None for the first mini-batch, whose training pass computes them, and except on the last pipeline
-        stage.
+        They are None in the first mini-batch, whose training pass computes them, and except on the last pipeline stage.
         """
         old = _no_log_probs(mini_batches)
         if self.is_supervised:
@@ -158,7 +160,7 @@ class Update:
         return old
 
     def _reference_log_probs(self, mini_batches: MiniBatches) -> list[RowLogProbs]:
-        """Return log-probs under the reference weights.
+        """Return each packed row's log-probs under the weights of the KL term's reference policy, by mini-batch.
 
         They are None without a KL term, and except on the last pipeline stage.
         """
@@ -172,9 +174,9 @@ class Update:
         return reference
 
     def _score(self, mini_batches: MiniBatches) -> list[list[TokenScores]]:
-        """Return the log-probs and entropies of every row under the current weights, by mini-batch.
+        """Return log-probs and entropies of the tokens in every packed row under the current weights, by mini-batch.
 
-        Empty except on the last pipeline stage.
+        The result is empty except on the last pipeline stage.
         """
         rows: list[Row] = []
         for mini_batch in mini_batches:
@@ -191,7 +193,7 @@ class Update:
         old: RowLogProbs,
         reference: RowLogProbs,
     ) -> float | None:
-        """Take one optimizer step on mini-batch `index`, and return the gradient norm, or None if it was skipped.
+        """Take one optimizer step on mini-batch `index`, and return the gradient norm, or None if the step was skipped.
 
         All ranks skip a mini-batch together.
         """
@@ -225,7 +227,7 @@ class Update:
         reference: RowLogProbs,
         covariance_masks: RowTokens,
     ) -> RowLoss:
-        """Return a function from a row of mini-batch `index` and its scores to its loss sum and metric sums."""
+        """Return a function that computes the loss sum and the metric sums of one packed row in mini-batch `index`."""
         algorithm = self.state.settings.algorithm
         loss_of = find_loss(self.plan.objective, algorithm)
         size = MiniBatchSize(
@@ -269,9 +271,9 @@ def _token_batch(
     size: MiniBatchSize,
     aggregation: str,
 ) -> TokenBatch:
-    """Return a row's tokens on this rank as the `TokenBatch` that losses read.
+    """Return a packed row's tokens on this policy rank as the `TokenBatch` that loss functions read.
 
-    `old` and `reference` are log-probs [n].
+    `old` are the tokens' log-probs [n] before the update, `reference` those of the KL term's reference policy.
     """
     lengths, index = row.response_lengths, row.response_of
     token_lengths = TokenLengths(lengths[index], row.turn_lengths, row.num_turns[index])
@@ -292,7 +294,7 @@ def _token_batch(
 
 
 def _like(mini_batches: Sequence[Sequence[Any]], of_rows: Sequence[Item]) -> list[list[Item]]:
-    """Return a flat list of values, one per row, cut into the mini-batches of the rows.
+    """Return a list of values, one per row of tokens, split into one list per mini-batch.
 
     An empty list gives empty parts.
     """

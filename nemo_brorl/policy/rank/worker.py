@@ -61,7 +61,7 @@ class PolicyWorker:
 
     @tracked
     def open_store(self) -> tuple[str, int]:
-        """Open the meeting point of all ranks in this process, and return its host and port."""
+        """Open the TCP store at which all policy ranks meet in this process, and return its host and port."""
         self._open_device()
         from nemo_brorl.policy.process import process_groups
         from nemo_brorl.weights.rendezvous import open_store
@@ -72,7 +72,7 @@ class PolicyWorker:
 
     @tracked
     def prepare(self) -> None:
-        """Import everything that the rank needs, while rank 0 opens the meeting point."""
+        """Import what the policy rank needs for its device, while rank 0 opens the TCP store at which ranks meet."""
         self._open_device()
 
     def _open_device(self) -> None:
@@ -82,7 +82,10 @@ class PolicyWorker:
 
     @tracked
     def start(self, address: tuple[str, int]) -> None:
-        """Join the process groups and load the model. Raises ModelError or ConfigError."""
+        """Join the process groups of the policy ranks and load the model.
+
+        Raises ModelError for an unusable model folder, ConfigError for settings that do not fit the model.
+        """
         from nemo_brorl.policy.process import process_groups
         from nemo_brorl.policy.process.profiling import Profiling
         from nemo_brorl.policy.rank.learner import Learner
@@ -100,7 +103,7 @@ class PolicyWorker:
         _log.info("model loaded from %s", self.model_folder)
 
     def call(self, method: LearnerMethod, *arguments: Any) -> RankAnswer:
-        """Call a method of this rank's Learner, and return its result as a RankAnswer."""
+        """Call a method of this policy rank's `Learner`, and return its result as a RankAnswer."""
         received_at = time.time()
         with PROGRESS.method(method), self.profiling.of_memory():
             value = self._profiled(method, *arguments)
@@ -117,7 +120,7 @@ class PolicyWorker:
 
     @tracked
     def hf_log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> list[Float32]:
-        """Return log-probs [T] of every response, computed by transformers from the model folder."""
+        """Return the log-probs [T] of every response, computed by transformers from the weights in the model folder."""
         from nemo_brorl.policy.rank.hf_log_probs import hf_log_probs
 
         temperature = self.settings.rollouts.temperature
@@ -125,7 +128,7 @@ class PolicyWorker:
 
     @tracked
     def open_weight_link(self, receivers: tuple[str, ...]) -> WeightLink:
-        """Serve the meeting point of a weight broadcast, on rank 0, and return where receivers must join."""
+        """Serve the TCP store of a weight broadcast on policy rank 0, and return where the engines must join."""
         from nemo_brorl.policy.process import process_groups
         from nemo_brorl.weights.rendezvous import open_store
 
@@ -147,20 +150,23 @@ class PolicyWorker:
 
     @tracked
     def join_weight_link(self, link: WeightLink) -> None:
-        """Wait on rank 0 until all receivers have joined the weight broadcast. Raises ReceiverLostError."""
+        """Wait on policy rank 0 until all inference engines have joined the weight broadcast.
+
+        Raises ReceiverLostError when an engine does not join in time.
+        """
         from nemo_brorl.weights.rendezvous import wait_for_receivers
 
         self.learner.sender.group = wait_for_receivers(link, self.weight_store)
 
     def stream_weights(self) -> Iterator[WeightBucket | BucketNotice | None]:
-        """Yield this rank's side of the weight stream: messages on rank 0, and one None per bucket on other ranks."""
+        """Yield this policy rank's messages of a weight sync: buckets on rank 0, one None per bucket on other ranks."""
         with PROGRESS.method("stream_weights"):
             yield from self.learner.send_weights()
 
     def progress(self) -> RankProgress:
-        """Return what the other methods of this rank are doing.
+        """Return the progress of the method that this policy rank runs.
 
-        It runs in a thread of its own, so it answers while they compute or hang.
+        It is called in a thread of its own, so it answers while the method computes or hangs.
         """
         return PROGRESS.read()
 

@@ -216,9 +216,9 @@ class Row:
         return len(self.advantages)
 
     def draws(self, seed: int) -> Float32:
-        """Return a uniform number in [0, 1) for every token, [n].
+        """Return a uniform random number in [0, 1) for each of the packed row's n loss tokens.
 
-        It depends only on the seed and on which token it is.
+        It depends only on the seed, the rollout and the token's index in it, not on how rollouts are packed.
         """
         drawn = [np.empty(0, np.float32)]
         for response in self.responses:
@@ -235,7 +235,10 @@ class Row:
 
     @property
     def num_fresh_tokens(self) -> int:
-        """Number of the row's loss tokens that are fresh, computed on the host, while `is_fresh` may be on a GPU."""
+        """Number of the packed row's loss tokens that were sampled by the weights from which the update starts.
+
+        It is computed on the host, while `is_fresh` may be on a GPU.
+        """
         is_fresh = np.array([response.is_fresh for response in self.responses], np.bool_)
         return int(is_fresh[self.response_index].sum())
 
@@ -249,7 +252,10 @@ class GroupArrays:
         self.first = np.cumsum([0, *sizes])  # [chunks + 1] index of the first rollout of each chunk
 
     def response(self, rollout: int) -> tuple[Int32, Float32, Bool | None]:
-        """Return token ids and sampled log-probs [T] of one rollout, and the mask of its sampled tokens (None: all)."""
+        """Return token ids and the sampler's log-probs [T] of one rollout, and the mask of its sampled tokens.
+
+        The mask is None where all tokens were sampled.
+        """
         chunk, tokens = self._find(rollout)
         is_sampled = None if chunk.is_sampled is None else chunk.is_sampled[tokens]
         return chunk.token_ids[tokens], chunk.log_probs[tokens], is_sampled
@@ -262,7 +268,7 @@ class GroupArrays:
     def prompt_routes(self) -> Routes | None:
         """Return the experts [P, layers, k] that an engine chose for the prompt's tokens, or None if they are unknown.
 
-        They come from the first chunk that has them.
+        They come from the first chunk of the group's rollouts that has them.
         """
         for chunk in self.chunks:
             if chunk.prompt_routes is not None:
@@ -270,7 +276,7 @@ class GroupArrays:
         return None
 
     def _find(self, rollout: int) -> tuple[ChunkArrays, slice]:
-        """Return the chunk of a rollout, and the slice of the rollout's tokens in it."""
+        """Return the chunk of a group's rollouts that holds this rollout, and the slice of its tokens in the chunk."""
         # This is the last chunk that starts at or before the rollout. Empty chunks start where the next one does.
         num_begun = int(np.searchsorted(self.first, rollout, side="right"))
         number = num_begun - 1
@@ -280,7 +286,7 @@ class GroupArrays:
 
 
 def fetch_groups(plan: UpdatePlan, micro_batches: Iterable[MicroBatch]) -> dict[int, GroupArrays]:
-    """Return the arrays of all groups that these micro-batches use, with one call to the object store."""
+    """Return the rollout arrays of all groups in the given micro-batches, with one call to Ray's object store."""
     used: set[int] = set()
     for micro_batch in micro_batches:
         used.update(group_slice.group for group_slice in micro_batch.slices)
@@ -303,7 +309,10 @@ def build_packed_groups(
     micro_batch: MicroBatch,
     groups: Mapping[int, GroupArrays],
 ) -> list[PackedGroup]:
-    """Return the prompts and responses of a micro-batch. `groups` are the fetched arrays by index in the plan."""
+    """Return the prompts and responses of one micro-batch of an update plan.
+
+    `groups` are the fetched rollout arrays of groups, by the group's index in the plan.
+    """
     packed_groups = []
     for number, group_slice in enumerate(micro_batch.slices):
         planned = plan.groups[group_slice.group]

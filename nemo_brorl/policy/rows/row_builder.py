@@ -46,9 +46,9 @@ def build_row(
     settings: RowSettings,
     at_least: int = 1,
 ) -> Row:
-    """Return the row of packed groups for this rank.
+    """Return the row of tokens that this policy rank reads for the prompts and responses of a micro-batch.
 
-    It is padded with a document of its own to at least `at_least` tokens and a multiple of `settings.multiple`.
+    The row is padded with a document of its own to at least `at_least` tokens and a multiple of `settings.multiple`.
     """
     segments = build_segments(packed_groups, settings.min_shared_tokens)
     choose_owners(segments, settings.context_size)
@@ -89,9 +89,9 @@ class _RowDraft:
         self.context_keys: list[Int64] = []  # [3, tokens] of the context, like `keys`
 
     def place_whole(self, segments: Sequence[Segment]) -> None:
-        """Append segments to the row that this rank has whole, end to end.
+        """Append to the packed row the segments that this context-parallel rank has whole, end to end.
 
-        Neighbours of equal length and parent become one block.
+        Adjacent segments of equal length and with the same parent in the prefix tree become one block of the attention.
         """
         if not segments:
             return
@@ -117,9 +117,9 @@ class _RowDraft:
             self.keys.append(np.stack([numbers.repeat(lengths), last_numbers.repeat(lengths), positions]))
 
     def place_cut(self, segments: Sequence[Segment]) -> None:
-        """Append this rank's two pieces of segments to the row, for segments that are cut over context-parallel ranks.
+        """Append to the packed row this rank's two pieces of each segment that is split over context-parallel ranks.
 
-        The segments have equal length and parent.
+        The segments have equal length and the same parent in the prefix tree of their group.
         """
         num = len(segments)
         length = segments[0].length
@@ -162,9 +162,9 @@ class _RowDraft:
         segments: Sequence[Segment],
         positions: Int64,
     ) -> None:
-        """Record the rank and index of every context row of a cut block.
+        """Record which context-parallel rank holds each token of the split segments, and its index there.
 
-        Every rank has the early pieces of all segments, then the late ones.
+        Every rank has the early pieces of all segments, then the late pieces.
         """
         num = len(segments)
         size = self.settings.context_size
@@ -188,7 +188,10 @@ class _RowDraft:
         self.num_context += num * len(columns)
 
     def pad(self, at_least: int) -> None:
-        """Pad the row with a document that no token attends to."""
+        """Pad the packed row by a document that no other token attends to.
+
+        The row then has at least `at_least` tokens, and a multiple of `settings.multiple`.
+        """
         num_missing = max(at_least - self.num_tokens, 0)
         # Rows of one pipeline need one length, then the multiple that FP8 and sequence parallelism need.
         num_tokens = self.num_tokens + num_missing
@@ -204,7 +207,10 @@ class _RowDraft:
         self.num_tokens += len(token_ids)
 
     def finish(self, segments: Sequence[Segment], temperature: float) -> Row:
-        """Return the finished row of tokens for this rank. `segments` are those of all ranks."""
+        """Return the finished row of tokens for this context-parallel rank.
+
+        `segments` are the segments of all ranks.
+        """
         predicted = _Predicted(segments)
         responses = predicted.responses
         is_fresh = np.array([response.is_fresh for response in responses], np.bool_)
@@ -333,7 +339,7 @@ class _ResponseValues:
 
 
 def _source_rows(segments: Sequence[Segment], starts: Int64) -> Int64:
-    """Return for every predicted token of the segments the row of the token before, or -1 if another rank has it.
+    """Return for every predicted token the row index of the token before it, or -1 if another rank has that token.
 
     `starts` [segments] are the indices of the segments' first predicted tokens in the result.
     """
@@ -353,7 +359,7 @@ def _seen(segment: Segment) -> tuple[Span, ...]:
 
 
 def _numbers(segments: Sequence[Segment]) -> tuple[Int64, Int64]:
-    """Return the numbers [num] of segments in their row, and the last numbers of their subtrees."""
+    """Return each segment's number in the row of tokens, and the last number in its subtree of the prefix tree."""
     numbers = [segment.number for segment in segments]
     last_numbers = [segment.last_number for segment in segments]
     return np.array(numbers), np.array(last_numbers)

@@ -58,7 +58,7 @@ class Segment:
 
     @property
     def ancestors(self) -> list[Segment]:
-        """Ancestors of the segment, from the root of the tree to its parent."""
+        """Ancestors of the segment in its prefix tree, from the root to the segment's parent."""
         if self.parent is None:
             return []
         return [*self.parent.ancestors, self.parent]
@@ -69,17 +69,17 @@ class Segment:
 
     @property
     def row_before(self) -> int:
-        """Row index of the token before this segment's first predicted token. -1: on another rank."""
+        """Index in this rank's row of the token before the segment's first predicted one, or -1 on another rank."""
         if self.parent is None:
             return int(self.rows[self.num_given - 1])
         return int(self.parent.rows[-1])
 
     @property
     def known_routes(self) -> Iterator[tuple[Int64, Routes]]:
-        """Pairs of rows and routes, for the tokens of this segment whose routes are known.
+        """Pairs of row indices and MoE experts, for those tokens of this segment whose experts the engine has recorded.
 
-        Routes come from the last response that contains the segment. Only at the end of a response a token has no
-        route, and the last response does not end with the segment unless all do.
+        They come from the last response that contains the segment. Only at the end of a response a token has no
+        recorded experts, and the last response does not end with the segment unless all do.
         """
         if self.prompt_routes is not None:
             rows = self.rows[: self.num_given]
@@ -90,17 +90,18 @@ class Segment:
                 yield rows, self.part_of(response.routes)
 
     def part_of(self, values: np.ndarray) -> np.ndarray:
-        """Return this segment's part of a response's values [T]: those of its predicted tokens."""
+        """Return the values of this segment's predicted tokens, out of the values [T] of a response's tokens."""
         end = self.first_token + self.num_predicted
         return values[self.first_token : end]
 
 
 def build_segments(packed_groups: Sequence[PackedGroup], min_shared_tokens: int = 0) -> list[Segment]:
-    """Return the segments of packed groups, in the order in which a row has them.
+    """Return the segments of all groups of a micro-batch, in the order in which a row of tokens has them.
 
-    Groups that are a single segment come first, by length. Then come the trees, each segment before its branches. Empty
-    responses are left out. `min_shared_tokens` is the least number of tokens that a shared segment beyond a prompt has.
-    With 0 only prompts are shared.
+    A segment is a run of tokens that responses share, or that one response has alone. Groups that are a single segment
+    come first, by length. Then come the prefix trees, each segment before its branches. Empty responses are left out.
+    `min_shared_tokens` is the least number of tokens that a shared segment beyond a prompt has. With 0 only prompts are
+    shared.
     """
     documents: list[Segment] = []
     trees: list[Segment] = []
@@ -121,7 +122,7 @@ def build_segments(packed_groups: Sequence[PackedGroup], min_shared_tokens: int 
 
 
 def number_segments(segments: Sequence[Segment]) -> None:
-    """Set `number` and `last_number` of a row's segments, which only FlexAttention's mask needs."""
+    """Set each segment's number in a packed row and the last number in its subtree, which only FlexAttention needs."""
     for number, segment in enumerate(segments):
         segment.number = number
         for ancestor in (*segment.ancestors, segment):
@@ -129,11 +130,11 @@ def number_segments(segments: Sequence[Segment]) -> None:
 
 
 def _tree(packed_group: PackedGroup, min_shared_tokens: int) -> Segment:
-    """Return the root of the tree of a packed group's responses.
+    """Return the root of the prefix tree of a group's responses.
 
-    Responses are sorted by their tokens, so that those with a common prefix are neighbours. A run of responses shares
-    as much as its least similar neighbours do. If that is enough, the run becomes a segment of the shared tokens. Then
-    it is cut into shorter runs in which the responses continue.
+    Responses are sorted by their tokens, so that those with a common prefix are neighbours. A run of neighbours shares
+    as many tokens as its least similar pair of neighbours does. If these are enough, they become a segment that the run
+    shares. Then the run is cut into shorter runs, one for each continuation.
     """
     responses = [response for response in packed_group.responses if len(response.token_ids)]
     if min_shared_tokens == 0 and len(responses) > 1:
@@ -171,7 +172,7 @@ def _tree(packed_group: PackedGroup, min_shared_tokens: int) -> Segment:
 
 
 def _star(packed_group: PackedGroup, responses: Sequence[Response]) -> Segment:
-    """Return a root segment that holds the prompt, with a branch for every response."""
+    """Return a root segment that holds the prompt of a group, with a branch for every response."""
     root = Segment(packed_group.prompt_ids, len(packed_group.prompt_ids), prompt_routes=packed_group.prompt_routes)
     root.children = [Segment(response.token_ids, 0, (response,), parent=root) for response in responses]
     return root
@@ -189,7 +190,7 @@ def num_shared(one: Int32, other: Int32) -> int:
 
 
 def _end(segment: Segment | None) -> int:
-    """Return the index of the first response token behind a segment."""
+    """Return the index of the first token of a response that comes after this segment."""
     if segment is None:
         return 0
     return segment.first_token + segment.length - segment.num_given
@@ -201,9 +202,9 @@ def _is_enough(num_tokens: int, min_shared_tokens: int, parent: Segment | None) 
 
 
 def _in_order(segment: Segment) -> Iterator[Segment]:
-    """Yield the segments of a tree, each before its branches.
+    """Yield the segments of a prefix tree, each segment before its branches.
 
-    Branches that end come first, by length. Those that branch again come last.
+    Of a segment's branches, those without branches of their own come first, by length.
     """
     yield segment
     segment.children.sort(key=lambda child: (len(child.children) > 0, child.length, child.responses[0].index))
@@ -212,9 +213,9 @@ def _in_order(segment: Segment) -> Iterator[Segment]:
 
 
 def choose_owners(segments: Sequence[Segment], context_size: int) -> None:
-    """Set each segment's context-parallel rank, longest segment first, each to the rank with the fewest tokens so far.
+    """Give each segment, longest first, to the context-parallel rank that has the fewest tokens so far.
 
-    Shared and long segments are cut over all ranks. All ranks make the same choice.
+    Segments that responses share and long segments are split over all ranks instead. All ranks make the same choice.
     """
     if context_size == 1:
         return
@@ -232,7 +233,7 @@ def choose_owners(segments: Sequence[Segment], context_size: int) -> None:
 
 
 def runs_of_equals(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
-    """Yield lists of adjacent segments with equal length and parent."""
+    """Yield lists of adjacent segments that have equal length and the same parent in the prefix tree."""
 
     def length_and_parent(segment: Segment) -> tuple[int, int]:
         return segment.length, id(segment.parent)
@@ -242,9 +243,9 @@ def runs_of_equals(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
 
 
 def routes_of_row(segments: Sequence[Segment], num_tokens: int) -> Routes | None:
-    """Return the experts [tokens, layers, k] of the tokens in this rank's row, or None if none are known.
+    """Return the engine's MoE experts [tokens, layers, k] for the tokens in this rank's row, or None if none are known.
 
-    The segments must have been placed in the row. Tokens without a route get `NO_ROUTE`.
+    The segments must have been placed in the row. Tokens whose experts are unknown get `NO_ROUTE`.
     """
     known: list[tuple[Int64, Routes]] = []
     for segment in segments:

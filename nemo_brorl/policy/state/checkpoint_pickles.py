@@ -56,16 +56,19 @@ class IndexReader(pickle.Unpickler):
     """An unpickler of torch's index of a checkpoint that accepts only the names in such an index."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return a function or class that the pickle names. Raises UnpicklingError for a name that no index has."""
+        """Return a function or class that torch's index of a checkpoint names.
+
+        Raises UnpicklingError for a name that no index has.
+        """
         if name not in _INDEX_NAMES.get(module, ()):
             raise pickle.UnpicklingError(f"it names {module}.{name}, which no checkpoint does: it may be an attack")
         return super().find_class(module, name)
 
 
 def check_index(path: Path) -> None:
-    """Raise UnpicklingError if torch's index of a checkpoint names anything that an index never has.
+    """Raise UnpicklingError if torch's index of a checkpoint names a function or class that no index has.
 
-    Torch's own reader would call it.
+    Torch's own reader would call what the index names.
     """
     with path.open("rb") as file:
         IndexReader(file).load()
@@ -75,7 +78,7 @@ class ScaleReader(pickle.Unpickler):
     """An unpickler of one layer's `_extra_state`, in which each tensor is a pickle within the pickle."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return a function or class that the pickle names.
+        """Return a function or class that the pickled state of a layer names.
 
         Raises UnpicklingError for a name that Transformer Engine never writes.
         """
@@ -91,10 +94,10 @@ def _read_storage(data: bytes) -> Any:
 
 
 def check_scales(state: Mapping[str, Any], plain: Collection[str]) -> None:
-    """Raise UnpicklingError if the `_extra_state` of a layer names anything that Transformer Engine never writes.
+    """Raise UnpicklingError if the `_extra_state` of a layer names what Transformer Engine never writes there.
 
-    Transformer Engine 2.11 calls whatever a `_extra_state` names, with or without FP8. `plain` are the names whose
-    layers read them as numbers.
+    Transformer Engine 2.11 calls whatever function or class a `_extra_state` names, with or without FP8. `plain` are
+    the names of states that are plain numbers, which no layer unpickles.
     """
     for name, value in state.items():
         is_unpickled = "._extra_state" in name and name not in plain

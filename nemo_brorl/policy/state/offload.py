@@ -77,9 +77,9 @@ class Offload:
         self.moved = []
 
     def _moving(self) -> list[UntypedStorage]:
-        """Return the storages that `offload` copies to the host.
+        """Return the torch storages of optimizer state and weights that `offload` copies to the host.
 
-        The optimizer's are looked up each time, because loading a checkpoint may replace them.
+        The optimizer's storages are looked up each time, because loading a checkpoint may replace them.
         """
         params: list[Tensor] = []
         for chunk in self.chunks:
@@ -101,7 +101,10 @@ class Offload:
 
 
 def _storages(tensors: Iterable[Tensor]) -> dict[int, UntypedStorage]:
-    """Return the storages behind tensors, each once, by memory address. Empty shards have none."""
+    """Return the torch storages of tensors, each once, by memory address.
+
+    Empty storages are left out.
+    """
     storages = {}
     for tensor in tensors:
         storage = tensor.untyped_storage()

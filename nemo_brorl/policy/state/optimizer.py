@@ -31,8 +31,8 @@ def wrap_model(
 
     The buffers are sharded for the optimizer. With `overlap_gradients` a bucket of gradients is reduced during the last
     micro-batch's backward pass. With `overlap_weights` as well, a bucket of weights is gathered during the next
-    mini-batch's forward pass. Then call `gather_weights` after steps, before anything but a forward pass reads the
-    weights.
+    mini-batch's forward pass. Then call `gather_weights` after optimizer steps, before anything but a forward pass
+    reads the weights.
     """
     settings = DistributedDataParallelConfig(
         use_distributed_optimizer=True,
@@ -55,9 +55,9 @@ def wrap_model(
 
 
 def _reduce_after_last_micro_batch(chunks: Sequence[DistributedDataParallel]) -> None:
-    """Reduce gradients only after the last micro-batch instead of after each.
+    """Make model chunks reduce gradients only after the last micro-batch instead of after each.
 
-    Pipeline schedules read this from the config, which all chunks share. Interleaved schedules need a list.
+    Megatron's pipeline schedules read this from the config, which all chunks share. Interleaved schedules need a list.
     """
     config = chunks[0].config
     config.no_sync_func = chunks[0].no_sync
@@ -66,7 +66,7 @@ def _reduce_after_last_micro_batch(chunks: Sequence[DistributedDataParallel]) ->
 
 
 def _gather_when_needed(chunk: DistributedDataParallel) -> None:
-    """Make the last norm wait for the output layer's weights as well as its own.
+    """Make the model's final norm wait for the output layer's gathered weights as well as its own.
 
     Megatron waits for a module's weights when the module is called. The output layer is never called
     (`PolicyModel.score` uses its weight).
@@ -81,24 +81,27 @@ def _gather_when_needed(chunk: DistributedDataParallel) -> None:
 
 
 def gather_weights(chunks: Sequence[DistributedDataParallel]) -> None:
-    """Wait until all replicas have the weights of the last step. Does nothing unless gathers overlap. Collective."""
+    """Wait until all data-parallel replicas have the weights of the last optimizer step.
+
+    Does nothing unless weight gathers overlap with forward passes. Collective.
+    """
     for chunk in chunks:
         if chunk.ddp_config.overlap_param_gather:
             chunk.start_param_sync(force_sync=True)
 
 
 def _groups(chunk: DistributedDataParallel) -> list[Any]:
-    """Return the groups of gradient buckets that ranks exchange together."""
+    """Return Megatron's groups of gradient buckets, each of which ranks exchange together."""
     return [*chunk.bucket_groups, *chunk.expert_parallel_bucket_groups]
 
 
 def _count_padding_in(chunk: DistributedDataParallel) -> None:
-    """Count padding as part of every bucket, to work around a bug of Megatron 0.16.1.
+    """Count padding as part of every gradient bucket, to work around a bug of Megatron 0.16.1.
 
-    It joins the buckets of optimizer state without their padding, then cuts parameters out at their offsets with
+    Megatron joins the buckets of optimizer state without their padding, then cuts parameters out at their offsets with
     padding. So a checkpoint is shifted, with only a warning, wherever a bucket before the last one is padded. That
     happens under pipeline parallelism with tied embeddings, when sizes are not multiples of 128. With counted padding
-    both agree.
+    both steps agree.
     """
     for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers):
         buffer.numel_unpadded = buffer.numel
@@ -125,9 +128,9 @@ def _do_nothing(*args: Any, **kwargs: Any) -> None:
 
 
 def build_optimizer(chunks: list[DistributedDataParallel], config: OptimConfig) -> MegatronOptimizer:
-    """Return Adam with decoupled weight decay (none on biases and norms).
+    """Return Megatron's Adam with decoupled weight decay (none on biases and norms).
 
-    It copies the weights as master weights, so load the model first.
+    The optimizer copies the weights as master weights, so load the model first.
     """
     model_config = chunks[0].module.config
     settings = OptimizerConfig(
@@ -163,7 +166,7 @@ def state_tensors(optimizer: MegatronOptimizer) -> Iterator[Tensor]:
 
 
 def _moments(part: Any) -> Iterator[Tensor]:
-    """Yield Adam's moments of one part of the optimizer."""
+    """Yield Adam's moments of all parameters in one of Megatron's chained optimizers."""
     for state in part.optimizer.state.values():
         for value in state.values():
             if isinstance(value, Tensor):

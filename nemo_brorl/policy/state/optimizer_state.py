@@ -30,9 +30,9 @@ _PREFIX = "optimizer.state"  # Megatron's prefix of keys
 
 
 def copy_state_once(optimizer: MegatronOptimizer) -> None:
-    """Make a checkpoint of this optimizer save whole tensors that are copied to the host once.
+    """Make checkpoints save this optimizer's state as whole tensors that are copied to the host once.
 
-    It replaces a method behind `optimizer.sharded_state_dict`.
+    It replaces the method of Megatron behind `optimizer.sharded_state_dict`.
     """
     for part in optimizer.chained_optimizers:
         megatrons = part.sharded_param_state_fully_reshardable
@@ -46,7 +46,10 @@ def _sharded_state(
     is_loading: bool,
     metadata: Mapping[str, Any],
 ) -> dict[int, dict[str, Any]]:
-    """Return the optimizer state of each parameter by its number in the order of the buffers, as Megatron does."""
+    """Return each parameter's optimizer state for a checkpoint, by its number in the order of the buffers.
+
+    Megatron numbers parameters in this way too.
+    """
     if is_loading:
         return megatrons(model_state, is_loading, metadata)
     model_entries, _ = extract_sharded_tensors_and_factories(model_state)
@@ -74,14 +77,17 @@ def _sharded_state(
 
 
 def least_loaded(loads: list[int], size: int) -> int:
-    """Return the rank with the least to write so far, and add `size` to its load. All ranks get the same result."""
+    """Return the rank that has the least to write to a checkpoint so far, and add `size` to its load.
+
+    All ranks get the same result.
+    """
     rank = loads.index(min(loads))
     loads[rank] += size
     return rank
 
 
 def _written_by(sharded: Any, writer: int, num_ranks: int) -> Any:
-    """Return a parameter's entry whose main replica is on data-parallel rank `writer`.
+    """Return a parameter's checkpoint entry, whose main replica is now on data-parallel rank `writer`.
 
     Megatron numbers replicas by pipeline, tensor and data rank, and the replica (0, 0, 0) writes.
     """
@@ -91,9 +97,9 @@ def _written_by(sharded: Any, writer: int, num_ranks: int) -> Any:
 
 
 def _flat_states(part: Any, number: int) -> Iterator[tuple[Tensor, str, Tensor]]:
-    """Yield (parameter, key, optimizer state [numel] on the device) for every parameter of a buffer.
+    """Yield (parameter, key, optimizer state [numel] on the device) for every parameter of a gradient buffer.
 
-    A yielded state is overwritten later.
+    The key is param, exp_avg or exp_avg_sq. A yielded state is overwritten later.
     """
     (ranges,) = part.gbuf_ranges[number].values()
     group = part.data_parallel_group
@@ -112,7 +118,7 @@ def _flat_states(part: Any, number: int) -> Iterator[tuple[Tensor, str, Tensor]]
 
 
 def _own_states(part: Any, params: Iterable[Tensor]) -> Iterator[tuple[Tensor, str, Tensor]]:
-    """Yield (parameter, key, optimizer state) for the parameters whose state this rank has whole."""
+    """Yield (parameter, key, optimizer state) for the parameters whose whole optimizer state is on this rank."""
     for param in params:
         states = optimizer_states(part, param)
         for key in _KEYS:
@@ -125,9 +131,9 @@ def _gather(
     param_map: Mapping[Tensor, Any],
     key: str,
 ) -> Tensor:
-    """Return one kind of optimizer state of a bucket, [numel], from the shards of all data-parallel ranks. Collective.
+    """Return one kind of optimizer state of a gradient bucket, [numel], from the shards of all data-parallel ranks.
 
-    `key` is param, exp_avg or exp_avg_sq.
+    `key` is the kind: param, exp_avg or exp_avg_sq. Collective.
     """
     group = part.data_parallel_group
     size = bucket.grad_data.numel()

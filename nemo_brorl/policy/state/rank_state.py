@@ -45,13 +45,13 @@ class RankState:
     row_settings: RowSettings
 
     def row(self, packed_groups: Sequence[PackedGroup], temperature: float) -> Row:
-        """Return the row of tokens for packed groups, laid out for this rank's model."""
+        """Return the row of tokens of a micro-batch's prompts and responses, laid out for this rank's model."""
         return build_row(packed_groups, temperature, self.row_settings)
 
     def rows(self, micro_batches: Sequence[Sequence[PackedGroup]], temperature: float) -> list[Row]:
-        """Return the row of tokens of each micro-batch, to be run through the model together.
+        """Return the rows of tokens of several micro-batches, which go through the pipeline together.
 
-        With virtual pipeline stages all rows are padded to the longest one (`pipeline._row_length`).
+        With virtual pipeline stages all rows are padded to the longest row (`pipeline._row_length`).
         """
         rows = [self.row(packed_groups, temperature) for packed_groups in micro_batches]
         if self.settings.layout.virtual_pipeline is None or not rows:
@@ -67,7 +67,8 @@ def build_rank_state(
 ) -> RankState:
     """Return the state of a policy rank before the first step, with the weights of a Hugging Face folder.
 
-    Process groups must be open. Collective. Raises ModelError or ConfigError.
+    Process groups must be open. Collective. Raises ModelError for an unusable folder, ConfigError for settings that do
+    not fit the model.
     """
     shape = check_policy_fits(settings.policy, model_folder, settings.layout.on_gpu)
     models = build_model(settings.policy, shape, settings.layout)

@@ -71,11 +71,11 @@ class BackgroundSave:
         live: Sequence[Tensor],
         validate: bool,
     ) -> None:
-        """Plan the save and start to write. Collective.
+        """Plan the save of a checkpoint and start to write its files.
 
-        Returns once the state has been copied to host memory that nothing else writes to. `live` are the host tensors
-        that training changes in place. `validate` checks across ranks that the shards of every tensor cover it exactly
-        once.
+        Collective. Returns once the state has been copied to host memory that nothing else writes to. `live` are the
+        host tensors that training changes in place. `validate` checks across ranks that the shards of every tensor
+        cover it exactly once.
         """
         keep_results_in_process()
         self.folder = folder
@@ -101,9 +101,9 @@ class BackgroundSave:
         return not self.thread.is_alive()
 
     def finish(self) -> float:
-        """Wait for all files, write the index, and return the seconds of writing on this rank. Collective.
+        """Wait for all files of a checkpoint, write its index, and return the seconds of writing on this rank.
 
-        Raises CheckpointError on every rank when the files of any rank could not be written.
+        Collective. Raises CheckpointError on every rank when the files of any rank could not be written.
         """
         self.thread.join()
         outcomes: list[Any] | None = None
@@ -147,7 +147,7 @@ class BackgroundSave:
         self.sums[name] = file_sum(self.folder / name)
 
     def _write_bucket(self, number: int, bucket: Any) -> list[Any]:
-        """Write one checkpoint file through Megatron's writer, which returns an error instead of its results."""
+        """Write one checkpoint file through Megatron's writer, and raise the error if the writer returns one."""
         results: queue.Queue[Any] = queue.Queue()
         running: queue.Queue[int] = queue.Queue()
         running.put(number)
@@ -161,9 +161,10 @@ class BackgroundSave:
         return outcome
 
     def _write_index(self, outcomes: list[Any]) -> str:
-        """Write rank 0's last files, and return an error text, or "" without an error.
+        """Write a checkpoint's last files on rank 0, and return an error text, or "" without an error.
 
-        They are the index of all tensors, Megatron's mark of a complete checkpoint, and the checksums of all files.
+        These files are the index of all tensors, Megatron's mark of a complete checkpoint, and the checksums of all
+        files.
         """
         failures = []
         results = []
@@ -186,7 +187,10 @@ class BackgroundSave:
 
 
 def _private_copies(buckets: Sequence[Any], live: Sequence[Tensor]) -> list[Any]:
-    """Return Megatron's buckets of a checkpoint with tensors on the host that share no memory with `live`."""
+    """Return what Megatron will write to a checkpoint, with tensors in host memory that `live` tensors do not share.
+
+    `live` are the tensors that training changes in place.
+    """
     in_use = {tensor.untyped_storage().data_ptr() for tensor in live}
     copies = []
     for path, key, (data, tensors) in buckets:
@@ -202,9 +206,9 @@ def _private_copies(buckets: Sequence[Any], live: Sequence[Tensor]) -> list[Any]
 
 
 def begin_save(rank: RankState, folder: Path, validate: bool) -> BackgroundSave:
-    """Copy weights, optimizer and reference to the host, and start to write them. Collective.
+    """Copy weights, optimizer state and KL reference to the host, and start to write them as a checkpoint.
 
-    The returned save's `finish` is collective too.
+    Collective. The method `finish` of the returned save is collective too.
     """
     state = _sharded_state(rank, is_loading=False)
     live = list(_live_on_host(rank))
@@ -212,10 +216,10 @@ def begin_save(rank: RankState, folder: Path, validate: bool) -> BackgroundSave:
 
 
 def load(rank: RankState, folder: Path) -> None:
-    """Continue from a checkpoint that was saved under any layout. Collective.
+    """Load weights, optimizer state and KL reference from a checkpoint that was saved under any parallel layout.
 
-    It runs no code that a file names, so files of strangers are safe. Raises CheckpointError, and then has changed
-    nothing.
+    Collective. It runs no code that a checkpoint file names, so files of strangers are safe. Raises CheckpointError for
+    a checkpoint that cannot be read, and then has changed nothing.
     """
     if not (folder / "metadata.json").exists():
         raise CheckpointError(f"{folder} holds no policy checkpoint")
@@ -268,7 +272,7 @@ def _data_only() -> Iterator[None]:
 
 
 def _live_on_host(rank: RankState) -> Iterator[Tensor]:
-    """Yield the weights, optimizer state and reference of a rank, which the next steps change in place."""
+    """Yield the weights, optimizer state and KL reference of a rank, which the next training steps change in place."""
     for model in rank.models:
         yield from model.parameters()
         yield from model.buffers()
@@ -300,7 +304,7 @@ def _sharded_state(rank: RankState, is_loading: bool) -> dict[str, Any]:
 
 
 def _reference_state(rank: RankState) -> dict[str, Any]:
-    """Return the reference's weights as sharded tensors for a checkpoint, under names of their own."""
+    """Return the weights of the KL term's reference as sharded tensors for a checkpoint, under names of their own."""
     assert rank.reference is not None
     state = {}
     for index, model in enumerate(rank.models):

@@ -161,9 +161,9 @@ def _ends(fence: _Opening, opening: _Opening) -> bool:
 
 
 def _language(info: str) -> str:
-    """Return the language that a code fence names, "" for none.
+    """Return the programming language that a Markdown code fence names, "" for none.
 
-    All names of Python are returned as one.
+    All names of Python are returned as one and the same name.
     """
     label = info.strip().lower()
     match = _LANGUAGE.match(label)
@@ -173,7 +173,7 @@ def _language(info: str) -> str:
 
 
 def _source(lines: list[str], num_quotes: int) -> str:
-    """Return the source of a code block's lines without marks of quotes and common indentation."""
+    """Return the source in a code block's lines, without Markdown's marks of quotes and without common indentation."""
     for _ in range(num_quotes):
         lines = [_QUOTE.sub("", line, count=1) for line in lines]
     source = "\n".join([*lines, ""]).lstrip(INVISIBLE)
@@ -182,22 +182,22 @@ def _source(lines: list[str], num_quotes: int) -> str:
 
 
 def configure(limits: CodeLimits, seconds: float) -> None:
-    """Set the limits of programs, and the seconds that all tests of a response may take together.
+    """Set the sandbox limits of programs, and the seconds that all tests of a response may take together.
 
-    They hold in this process and in those that it starts from now on.
+    The limits hold in this process and in those that it starts from now on.
     """
     os.environ[VARIABLE] = json.dumps([asdict(limits), seconds])
 
 
 def close() -> None:
-    """Close this process's sandbox, if it has one."""
+    """Close this process's sandbox for programs, if it has one."""
     runner = _runners.pop(os.getpid(), None)
     if runner is not None:
         runner.close()
 
 
 def load() -> None:
-    """Check that programs can run in a sandbox here, and log what isolates them.
+    """Check that programs can run in a sandbox on this machine, and log what isolates them.
 
     Raises ResourceError if they cannot.
     """
@@ -205,7 +205,7 @@ def load() -> None:
 
 
 def make_runner() -> Runner:
-    """Start a sandbox with the limits that `configure` set.
+    """Start a sandbox for programs, with the limits that `configure` set.
 
     Raises ResourceError if there can be no sandbox and rewards.code.allow_unsandboxed is false.
     """
@@ -239,7 +239,7 @@ def check(payload: Payload) -> Iterator[str]:
 
 
 def score(payload: Payload, response: str) -> float:
-    """Return the share of the payload's tests that the program in a response passes.
+    """Return the share of a programming task's tests that the program in a response passes.
 
     With `scoring: all` it is 1.0 if all pass, else 0.0. A response without a program scores 0.
     """
@@ -264,7 +264,7 @@ def run_tests(
     payload: Payload,
     runner: Runner,
 ) -> Iterator[bool]:
-    """Yield for each test whether a program passes it, with the options of the payload.
+    """Yield for each test of a programming task whether a program passes it, with the options of the task's payload.
 
     Tests that the deadline leaves no time for fail.
     """
@@ -277,7 +277,7 @@ def run_tests(
 
 
 def _names_of(tests: Sequence[Test]) -> list[str]:
-    """Return the names that a program must define, as far as its tests show."""
+    """Return the names that a program must define, as far as the tests of its programming task show."""
     names: set[str] = set()
     for test in tests:
         if isinstance(test, CallTest):
@@ -307,7 +307,7 @@ class Runner:
         self.judge = Judge(self.sandbox)
 
     def close(self) -> None:
-        """Close the judge and the sandbox."""
+        """Close the sandbox of programs, and the judge that runs test scripts in it."""
         self.judge.close()
         self.sandbox.close()
 
@@ -343,9 +343,10 @@ class Runner:
         rules: ComparisonRules,
         seconds: float,
     ) -> list[bool]:
-        """Run the tests of the same kind as the first one in one sandbox process.
+        """Run those of a program's tests that are of the same kind as the first one, in one sandbox process.
 
-        Returns one outcome for each of them, up to the first test that did not finish.
+        Of tests of printed output only the first runs. Returns whether each test passes, up to the first test that did
+        not finish.
         """
         first = tests[0]
         if isinstance(first, PrintTest):
@@ -365,9 +366,9 @@ class Runner:
 
 
 def _outcomes(tests: Sequence[CallTest | ScriptTest], reports: list[list[Any]], rules: ComparisonRules) -> list[bool]:
-    """Return for each reported test whether it passes, and False for the one after the last report.
+    """Return for each test whether it passes according to its report, up to the first test without a report.
 
-    That test may have ended the process, so that later ones have not run.
+    That test counts as failed. It may have ended the process, so that later tests have not run.
     """
     outcomes: list[bool] = []
     for test, report in zip(tests, [*reports, None], strict=False):

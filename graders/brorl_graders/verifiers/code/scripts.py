@@ -45,7 +45,7 @@ class Script(NamedTuple):
     modules: frozenset[str]  # modules that the script imports
 
     def for_judge(self) -> dict[str, Any]:
-        """Return the source and names of a test script as the judge receives them."""
+        """Return the source and the names of a test script in the form that the process that runs it receives."""
         return {
             "source": self.source,
             "names": self.names,
@@ -55,7 +55,7 @@ class Script(NamedTuple):
 
 @lru_cache(maxsize=NUM_KEPT)
 def read_script(source: str, entry_point: str = "") -> Script:
-    """Prepare a test script for a judge, and return it.
+    """Prepare a test script of a programming task for the judge, which is the process that runs test scripts.
 
     `entry_point` names the function under test. If the script defines `check`, it is called with that function. Raises
     ValueError with the reason if a judge cannot run the script.
@@ -85,7 +85,7 @@ def read_script(source: str, entry_point: str = "") -> Script:
 
 
 def modules_of(source: str) -> frozenset[str]:
-    """Return the top-level modules that a source imports.
+    """Return the top-level modules that a Python source imports.
 
     A source that does not parse has none.
     """
@@ -150,8 +150,8 @@ class _Marks(ast.NodeTransformer):
 def _parsed(source: str) -> ast.Module:
     """Return the syntax tree of a test script.
 
-    An interactive session becomes one assertion that it runs as written. Raises ValueError for a script that does not
-    compile.
+    An interactive session (`>>>`) becomes one assertion that it runs as written. Raises ValueError for a script that
+    does not compile.
     """
     try:
         return ast.parse(source)
@@ -167,7 +167,7 @@ def _parsed(source: str) -> ast.Module:
 
 
 def _names_in_sessions(tree: ast.Module) -> set[str]:
-    """Return the names that interactive sessions in the texts of a script read without defining them."""
+    """Return the names that interactive sessions (`>>>`) in a test script's texts read without defining them."""
     found: set[str] = set()
     for node in ast.walk(tree):
         text = node.value if isinstance(node, ast.Constant) else None
@@ -192,7 +192,7 @@ def _is_assertion(node: ast.expr) -> bool:
 
 
 def _check(tree: ast.Module, marks: _Marks) -> None:
-    """Raise ValueError for a test script that imports or calls what a judge must not or cannot run."""
+    """Raise ValueError for a test script whose imports or calls could run, or look into, the program under test."""
     wrong = marks.modules.intersection(REFUSED_MODULES)
     if wrong:
         raise ValueError(f"it imports {min(wrong)}, with which a judge would run, or look into, the program")
@@ -221,7 +221,7 @@ def _functions(tree: ast.Module) -> set[str]:
 
 
 def _asserts_in_vain(tree: ast.Module, used: set[str]) -> bool:
-    """Return whether all assertions are in functions that are never called.
+    """Return whether all assertions of a test script are in functions that are never called.
 
     A function counts as called if the script uses its name, or if a test runner would call it.
     """
@@ -262,8 +262,9 @@ def _names_of_program(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the names that the tested program must define, and those that must come from the program alone.
 
-    Names that Python itself has are left out, unless there are no others. Then the one that the script calls is under
-    test. Raises ValueError if the script uses nothing of the program, or if it is unclear which name is under test.
+    Names that Python itself has are left out, unless the test script uses no others of the program. Then the name that
+    the script calls is under test. Raises ValueError if the script uses nothing of the program, or if it is unclear
+    which name is under test.
     """
     called = {call.func.id for call in _calls(tree)} & free
     names = {name for name in free if not _is_known(name)}
@@ -288,7 +289,7 @@ def _is_module(name: str) -> bool:
 
 
 def _import_of(name: str) -> str | None:
-    """Return the import statement for a name that scripts use without importing it, or None."""
+    """Return the import statement for a name that test scripts use without importing it, or None if none is known."""
     if name in SHORT_NAMES:
         return SHORT_NAMES[name]
     for module, names in STANDARD_NAMES.items():

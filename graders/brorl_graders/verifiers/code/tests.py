@@ -60,7 +60,7 @@ class CallTest:
     expected: list[Any]  # accepted values
 
     def passes(self, report: list[Any], rules: ComparisonRules) -> bool:
-        """Return whether the sandbox's report of this call has one of the expected values."""
+        """Return whether the sandbox's report of a function call under test has one of the expected values."""
         what, value, _ = report
         if what != "value":
             return False
@@ -79,12 +79,12 @@ class ScriptTest:
     scripts: tuple[Script, ...]  # scripts of all tests of the task
 
     def passes(self, report: list[Any], rules: ComparisonRules) -> bool:
-        """Return whether the judge reports that this script ran to its end."""
+        """Return whether a report on a test script says that the script ran to its end, so that all assertions held."""
         what, _, number = report
         return what == "done" and number == self.number
 
     def all_scripts(self, setup: str) -> ScriptedTest:
-        """Return all test scripts of the task with their setup and imports, as the judge receives them."""
+        """Return all test scripts of a programming task, with setup and imports, for the process that runs them."""
         modules = modules_of(setup).union(*[script.modules for script in self.scripts])
         parts = [script.for_judge() for script in self.scripts]
         return ScriptedTest(parts, setup, modules)
@@ -94,9 +94,9 @@ Test = PrintTest | CallTest | ScriptTest
 
 
 def read_tests(payload: Payload) -> list[Test]:
-    """Return all tests of a payload (docs/built_in_verifiers.md describes its keys).
+    """Return all tests in the payload of a programming task (docs/built_in_verifiers.md describes the keys).
 
-    Raises ValueError that says what is wrong with them.
+    Raises ValueError that says what is wrong with the tests.
     """
     given = payload.get("tests", payload)
     if isinstance(given, str):
@@ -224,7 +224,10 @@ def _input_tests(given: Mapping[str, Any]) -> Iterator[Test]:
 
 
 def _text(value: Any, key: str) -> str:
-    """Return a text as it is, and a list of texts as lines, which some rows of TACO have."""
+    """Return a test's input or expected output as text.
+
+    A list of texts, which some rows of TACO have, becomes lines.
+    """
     if isinstance(value, str):
         return value
     if _is_list_of_texts(value):
@@ -239,10 +242,10 @@ def _is_list_of_texts(value: Any) -> bool:
 
 
 def _arguments(value: Any) -> list[Any]:
-    """Return the arguments of a call that a test gives.
+    """Return the arguments with which a test of a programming task calls a function.
 
-    A list is the arguments. A text has one argument as JSON on each line (LiveCodeBench). Raises ValueError for a text
-    that is not such JSON.
+    A given list is the arguments. A given text has one argument as JSON on each line (LiveCodeBench). Raises ValueError
+    for a text that is not JSON of this form.
     """
     if isinstance(value, list | tuple):
         return list(value)
@@ -258,7 +261,7 @@ def _arguments(value: Any) -> list[Any]:
 
 
 def _accepted(value: Any) -> list[Any]:
-    """Return the values that a function may return for a given expected value.
+    """Return all values that count as right if a test expects this value of a function.
 
     Besides the value itself these are the only item of a list of one (APPS wraps values so), and the value that a text
     holds as JSON.

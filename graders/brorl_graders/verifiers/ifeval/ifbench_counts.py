@@ -58,7 +58,7 @@ def conjunctions(text: str, small_n: int) -> bool:
 
 
 def person_names(text: str, N: int) -> bool:
-    """Return whether a response uses at least N different first names from the benchmark's list."""
+    """Return whether a response uses at least N different first names from IFBench's list of names."""
     used = set(re.findall(r"\w+", text))
     return len(used.intersection(NAMES.split())) >= N
 
@@ -106,7 +106,7 @@ def keywords_multiple(
     keyword4: str,
     keyword5: str,
 ) -> bool:
-    """Return whether a response has the five keywords once, twice, three, five and seven times."""
+    """Return whether a response has the five given keywords once, twice, three, five and seven times."""
     lower = text.lower()
     keywords = (keyword1, keyword2, keyword3, keyword4, keyword5)
     for keyword, count in zip(keywords, KEYWORD_COUNTS, strict=True):
@@ -128,7 +128,7 @@ def sentence_balance(text: str) -> bool:
 
 
 def overlap(text: str, reference_text: str, percentage: float) -> bool:
-    """Return whether a response shares `percentage` of its character trigrams with the reference.
+    """Return whether a response shares `percentage` percent of its character trigrams with a reference text.
 
     The share may differ by `OVERLAP_TOLERANCE` percentage points.
     """
@@ -230,7 +230,7 @@ def last_first(text: str) -> bool:
 
 
 def paragraph_last_first(text: str) -> bool:
-    """Return whether each line of a response ends with its first word.
+    """Return whether each line of a response ends with the word that it begins with.
 
     At least one line must have more than one word.
     """
@@ -276,7 +276,7 @@ def words_position(text: str, keyword: str) -> bool:
 def alliteration_increment(text: str) -> bool:
     """Return whether alliteration grows from sentence to sentence of a response.
 
-    It is the number of words that begin with the letter of a neighbour.
+    The alliteration of a sentence is the number of its words that begin with the same letter as a neighbouring word.
     """
     counts = []
     for sentence in sentences_of(text):

@@ -82,9 +82,9 @@ def quotes(text: str) -> bool:
 
 
 def options(text: str, options: Sequence[str] | str) -> bool:
-    """Return whether a response is one of the options and nothing else.
+    """Return whether a response is one of the allowed options and nothing else.
 
-    Punctuation around it and case do not count, except for options such as a), which must match exactly.
+    Punctuation around the response and case do not count, except for options such as a), which must match exactly.
     """
     listed = _listed(options)
     if all(re.fullmatch(r"\s*\w\W*", option) for option in listed):
@@ -120,7 +120,7 @@ def line_indent(text: str) -> bool:
 def quote_unquote(text: str) -> bool:
     """Return whether unquoted text follows every quote in a response.
 
-    An odd mark may be the sign for inches.
+    If the number of quotation marks is odd, one mark after a digit may be the sign for inches.
     """
     straight = text.replace("“", '"').replace("”", '"')
     if straight.count('"') % 2:
@@ -133,7 +133,7 @@ def quote_unquote(text: str) -> bool:
 
 
 def list_items(text: str, sep: str) -> bool:
-    """Return whether a response has a list of at least two items with this separator.
+    """Return whether a response has a list of at least two items with the given separator.
 
     The separator begins a line, or is between two items with spaces around it.
     """
@@ -191,7 +191,7 @@ def title_case(text: str) -> bool:
 
 
 def output_template(text: str) -> bool:
-    """Return whether a response has the template's three headings in order."""
+    """Return whether a response has the three headings of IFBench's output template in order."""
     places = [text.find(heading) for heading in TEMPLATE]
     return places[0] >= 0 and places == sorted(set(places))
 
@@ -201,7 +201,7 @@ def no_whitespace(text: str) -> bool:
 
 
 def _listed(options: Sequence[str] | str) -> list[str]:
-    """Return the options of a list, or of a text that divides them by a slash, "or" or a comma."""
+    """Return the allowed options, given as a list or as a text that divides them by a slash, "or" or a comma."""
     if not isinstance(options, str):
         return list(options)
     for divider in ("/", " or ", ","):
@@ -244,9 +244,9 @@ def multiples(text: str) -> bool:
 
 
 def mcq_count_length(text: str) -> bool:
-    """Return whether a response has four questions of five options each, every question longer than the one before.
+    """Return whether a response has four questions of five options each, with questions of growing length.
 
-    The length is that of the lines before the options.
+    The length of a question is that of the lines before its options.
     """
     starts = [found.start() for found in _QUESTION.finditer(text)]
     if len(starts) != 4 or text[: starts[0]].strip():
@@ -324,14 +324,14 @@ def date_format_list(text: str) -> bool:
 
 
 def repeat_change(text: str, prompt_to_repeat: str) -> bool:
-    """Return whether a response repeats the request with another first word."""
+    """Return whether a response repeats the request to be repeated with another first word."""
     wanted = prompt_to_repeat.split()
     given = text.split()
     return given[1:] == wanted[1:] and given[:1] != wanted[:1]
 
 
 def repeat_simple(text: str) -> bool:
-    """Return whether a response is the instruction itself, word for word."""
+    """Return whether a response is IFBench's instruction itself, word for word."""
     return text.strip().lower() == REPEATED.lower()
 
 
@@ -341,7 +341,7 @@ def repeat_span(
     n_start: int,
     n_end: int,
 ) -> bool:
-    """Return whether a response is the words of the request from one index to another, both included."""
+    """Return whether a response is the words of the request from word `n_start` to word `n_end`, both included."""
     wanted = prompt_to_repeat.lower().split()
     return text.lower().split() == wanted[n_start : n_end + 1]
 

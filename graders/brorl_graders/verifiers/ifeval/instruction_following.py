@@ -71,7 +71,7 @@ LISTS = ("keywords", "forbidden_words")
 
 
 def count_sentences(text: str) -> int:
-    """Count the sentences of a text. A rest without an end mark counts too."""
+    """Count the sentences of a text, including a last one without an end mark."""
     return len(sentences_of(text))
 
 
@@ -88,7 +88,7 @@ def _compare(count: int, relation: str, limit: int) -> bool:
 
 
 def _parts(text: str, separator: str) -> list[str] | None:
-    """Split a text at its separators, and return the stripped parts. None: an inner part is empty.
+    """Split a text at a separator, and return the stripped parts. None: an inner part is empty.
 
     The first and the last part may be empty, and are then left out.
     """
@@ -328,7 +328,7 @@ CONSTRAINTS: dict[str, Callable[..., bool]] = {
 
 
 def wrong_argument(name: str, value: Any) -> str | None:
-    """Return what is wrong with the value of an instruction's argument. None: nothing."""
+    """Return what is wrong with the value of an argument of an IFEval instruction. None: nothing."""
     if name.endswith("relation"):
         is_right = value in RELATIONS
         wanted = " or ".join(RELATIONS)
@@ -357,7 +357,7 @@ INSTRUCTIONS: dict[str, Callable[..., bool]] = {
 
 
 def check(payload: Payload) -> Iterator[str]:
-    """Yield what is wrong with the instructions and options in a payload."""
+    """Yield what is wrong with the instructions and options in the payload of an instruction-following question."""
     yield from check_choices(payload, KEYS)
     names: Any = payload.get("instruction_id_list")
     arguments: Any = payload.get("kwargs")
@@ -373,9 +373,9 @@ def check(payload: Payload) -> Iterator[str]:
 
 
 def score(payload: Payload, response: str) -> tuple[float, str]:
-    """Return the share of the payload's instructions that a response follows, and a text that names the others.
+    """Return the share of the payload's instructions that a response follows, and a text that names the missed ones.
 
-    With `scoring: all` the score is 1.0 if the response follows all of them, else 0.0.
+    With `scoring: all` the score is 1.0 if the response follows all instructions, else 0.0.
     """
     text = without_thinking(response)
     if is_blank(text):
@@ -398,7 +398,7 @@ def score(payload: Payload, response: str) -> tuple[float, str]:
 
 
 def versions(text: str) -> list[str]:
-    """Return the eight versions of a response that loose judging looks at, except the empty ones."""
+    """Return the eight versions of a response that IFEval's loose judging looks at, except the empty ones."""
     lines = text.split("\n")
     found = [text]
     for cut in (lines[1:], lines[:-1], lines[1:-1]):
@@ -409,12 +409,12 @@ def versions(text: str) -> list[str]:
 
 
 def load() -> None:
-    """Load the model that tells languages apart."""
+    """Load the model that identifies the language of a text."""
     texts.load_languages()
 
 
 def _given(arguments: Arguments | None) -> dict[str, Any]:
-    """Return the arguments of an instruction that are not null.
+    """Return those arguments of an IFEval instruction that are not null.
 
     Whole numbers become integers: tables whose columns have several types hold them as 3.0.
     """

@@ -76,7 +76,7 @@ def are_equal(
     given: Reading,
     rules: MathRules,
 ) -> bool | None:
-    """Return whether a given answer equals the reference, as `rules` compare answers.
+    """Return whether a mathematical answer equals the reference answer, as `rules` compare answers.
 
     None: the comparison needs a grammar or symbolic algebra.
     """
@@ -98,7 +98,7 @@ def _named(
     given: Reading,
     rules: MathRules,
 ) -> bool | None:
-    """Compare two answers of which at least one has a name.
+    """Compare two mathematical answers of which at least one names its value, as `x = 5` does.
 
     `x = 5` equals 5. For `x = 5` and `y = 5` the result is None, which leaves them to math-verify.
     """
@@ -149,7 +149,7 @@ def _scaled(value: Value, factor: Fraction) -> Value:
 
 
 def _words(reference: Reading, given: Reading) -> bool | None:
-    """Compare two readings of which at least one is words.
+    """Compare two mathematical answers of which at least one consists of words.
 
     None: the words are short, and may be products of variables.
     """
@@ -200,7 +200,7 @@ def _unordered(
     given: Group,
     rules: MathRules,
 ) -> bool | None:
-    """Compare two groups as sets: every item of one must equal an item of the other."""
+    """Compare two groups of answers as sets: every item of one group must equal an item of the other group."""
     is_open = False
     for some, others in ((reference.items, given.items), (given.items, reference.items)):
         for item in some:
@@ -217,9 +217,9 @@ def _is_among(
     rules: MathRules,
     is_reference: bool,
 ) -> bool | None:
-    """Return whether an item equals one of several others, or None if that stays open.
+    """Return whether one answer of a group equals one of several other answers, or None if that cannot be decided.
 
-    `is_reference`: the item is part of the reference, and the others are part of the given answer.
+    `is_reference`: `item` is part of the reference, and `others` are part of the response's answer.
     """
     is_open = False
     for other in others:
@@ -265,10 +265,10 @@ def check(payload: Payload) -> Iterator[str]:
 
 
 def score(payload: Payload, response: str) -> float:
-    """Return 1.0 if the answer in a response equals `payload["answer"]`, or one of its texts, else 0.0.
+    """Return 1.0 if the answer in a response equals the reference answer, or one of several, else 0.0.
 
-    `payload["extract"]` says where the answer must be. `percent`, `units` and `relative_tolerance` are the rules of
-    equality.
+    The reference is `payload["answer"]`, a text or several texts. `payload["extract"]` says where the answer must be.
+    `percent`, `units` and `relative_tolerance` are the rules of equality.
     """
     place = place_of(payload)
     given = find_answer(response, place)
@@ -286,7 +286,7 @@ def score(payload: Payload, response: str) -> float:
 
 
 def answer(payload: Payload, response: str) -> str | None:
-    """Return the answer in a response in one spelling, or None if there is none.
+    """Return the mathematical answer in a response in one spelling, for counting votes, or None if there is none.
 
     Two answers that math-verify finds equal may have two spellings.
     """
@@ -304,7 +304,7 @@ def load() -> None:
 
 
 def place_of(payload: Payload) -> str:
-    """Return where an answer must be in a response, one of `PLACES`.
+    """Return where in a response the answer must be: `anywhere`, `boxed`, `tags` or `last`.
 
     The verifier's option `extract` comes first, then the answer format of the data.
     """
@@ -315,7 +315,7 @@ def place_of(payload: Payload) -> str:
 def find_answer(response: str, place: str = PLACES[0]) -> str | None:
     """Return the answer in a response, such as the contents of its box, or None if there is none at this place.
 
-    `place` is one of `PLACES`.
+    `place` is `anywhere`, `boxed`, `tags` or `last`.
     """
     if place == "last":
         said = last_answer(response)
@@ -339,13 +339,13 @@ def find_answer(response: str, place: str = PLACES[0]) -> str | None:
 
 
 def _in_boxes(boxes: list[Box]) -> str:
-    """Return the contents of boxes, each text once, with commas between them."""
+    """Return the contents of LaTeX boxes, each text once, with commas between them."""
     contents = dict.fromkeys(box.content.strip() for box in boxes)
     return ", ".join(contents)
 
 
 def is_equal(reference: str, given: str, rules: MathRules = USUAL) -> bool:
-    """Return whether an answer equals the reference, as `rules` compare answers.
+    """Return whether the mathematical answer in a response equals the reference, as `rules` compare answers.
 
     `given` is a result of `find_answer`. The reference may be a text with the answer in it.
     """
@@ -356,7 +356,7 @@ def is_equal(reference: str, given: str, rules: MathRules = USUAL) -> bool:
 
 @lru_cache(maxsize=4096)
 def _in_reference(reference: str) -> str:
-    """Return the answer in a reference, in the notation of `notation.py`.
+    """Return the answer in a reference, in plain LaTeX as `in_one_notation` writes it.
 
     The reference may be the answer alone, or a text that states it.
     """
@@ -370,7 +370,7 @@ def _in_reference(reference: str) -> str:
 
 @lru_cache(maxsize=65536)
 def _is_equal(reference: str, given: str, rules: MathRules) -> bool:
-    """Return whether two answers in the notation of `notation.py` are equal. The result is cached."""
+    """Return whether two answers in plain LaTeX are equal, as `rules` compare them. The result is cached."""
     if _letters(reference) == _letters(given):
         return bool(given)
     wanted = read(reference)
@@ -392,7 +392,7 @@ def _letters(text: str) -> str:
 
 
 def key_of(answer: str) -> str | None:
-    """Return one spelling of an answer, for counting equal answers. None: the answer is empty."""
+    """Return one spelling for all spellings of an answer, to count equal answers. None: the answer is empty."""
     if len(answer) > MAX_LENGTH:
         return answer
     plain = in_one_notation(answer)
@@ -402,7 +402,7 @@ def key_of(answer: str) -> str | None:
 
 
 def _key(reading: Reading) -> str | None:
-    """Return one spelling of an answer that was read, or None if its own text serves as well."""
+    """Return one spelling for all spellings of a parsed answer, or None if the text of the answer serves as well."""
     if isinstance(reading, Named):
         return _key(reading.reading)
     if isinstance(reading, Quantity):

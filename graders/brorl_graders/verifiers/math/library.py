@@ -55,7 +55,7 @@ TOO_LARGE = math.inf
 def equal_by_library(reference: str, given: str) -> bool:
     """Return whether math-verify finds two answers equal.
 
-    Both are in one notation (`notation.py`). Answers that cannot be read safely equal nothing.
+    Both are in plain LaTeX, as `in_one_notation` writes it. Answers that cannot be read safely equal nothing.
     """
     if not is_readable(reference) or not is_readable(given):
         return False
@@ -119,7 +119,7 @@ def _computes_with_infinity(item: Any) -> bool:
 def _has_pole(item: Any) -> bool:
     """Return whether a part of a SymPy expression that is not computed yet has no finite value, as log(0) or 1/(1-1).
 
-    Only a part that has none whatever the values of its symbols counts.
+    A part counts only if it has no finite value whatever the values of its symbols.
     """
     from sympy import Function, Pow, Product, Sum
 
@@ -241,7 +241,7 @@ def _parsed(answer: str) -> list[Any]:
 
 
 def _is_part(item: Any, answer: str) -> bool:
-    """Return whether a number was read from an answer that is more than that number."""
+    """Return whether math-verify read only a number from an answer that says more than this number."""
     from sympy import Number
 
     if not isinstance(item, Number):

@@ -85,7 +85,7 @@ Reading = Quantity | Words | Numeral | Group | Named
 
 @lru_cache(maxsize=16384)
 def read(text: str) -> Reading | None:
-    """Return the reading of an answer in one notation (`notation.py`), or None if it needs a grammar."""
+    """Parse an answer in plain LaTeX as a number, words or a group of them. None: that needs a grammar of LaTeX."""
     if not text or len(text) > MAX_LENGTH or depth(text) > MAX_DEPTH:
         return None
     plain = _APPROXIMATELY.sub("", text)

@@ -139,7 +139,7 @@ def _last_in(text: str) -> str | None:
 
 
 def _group(text: str, first: re.Match[str]) -> str:
-    """Return the contents of a formula and of those listed right after it, such as `$1$, $2$ and $3$`.
+    """Return the contents of a formula and of the formulas listed right after it, such as `$1$, $2$ and $3$`.
 
     A single formula keeps the unit after it.
     """
@@ -176,7 +176,7 @@ def _trimmed(text: str, run: re.Match[str]) -> str | None:
 
 
 def _unit_at(text: str, place: int) -> str:
-    """Return the known unit at a position in a text, with a space before it, or "" if there is none."""
+    """Return the known unit of measurement at a position in a text, with a space before it, or "" if there is none."""
     unit = _UNIT.match(text, place)
     if unit is None:
         return ""

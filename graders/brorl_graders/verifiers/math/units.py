@@ -119,7 +119,7 @@ class Unit(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def read_unit(text: str) -> Unit | None:
-    """Return the unit that a text in one notation (`notation.py`) names, or None if it is unknown."""
+    """Return the unit of measurement that a text in plain LaTeX names, or None if the unit is unknown."""
     if len(text) > MAX_LENGTH:
         return None
     plain = _TEXT.sub(r" \1 ", text).replace("{", "").replace("}", "").strip()
@@ -154,7 +154,7 @@ def _with_power(found: re.Match[str]) -> str:
 
 
 def _base(name: str) -> tuple[str, Fraction] | None:
-    """Return the base unit of a name or symbol, and how many base units it is worth. None: it is unknown."""
+    """Return the base unit of a unit's name or symbol, and how many base units it is worth. None: it is unknown."""
     known = _symbols().get(name)
     if known is not None:
         return known
@@ -167,7 +167,10 @@ def _base(name: str) -> tuple[str, Fraction] | None:
 
 @lru_cache(maxsize=1)
 def _symbols() -> dict[str, tuple[str, Fraction]]:
-    """Return the base unit and the worth of each symbol. Symbols have one spelling, and their case counts."""
+    """Return the base unit of every known unit symbol, and how many base units the symbol is worth.
+
+    Symbols have one spelling, and their case counts.
+    """
     found = {}
     for symbol in _METRIC:
         found[symbol] = (symbol, Fraction(1))
@@ -180,7 +183,10 @@ def _symbols() -> dict[str, tuple[str, Fraction]]:
 
 @lru_cache(maxsize=1)
 def _words() -> dict[str, tuple[str, Fraction]]:
-    """Return the base unit and the worth of each name in lower case and in the singular."""
+    """Return the base unit of every known unit name, and how many base units the name is worth.
+
+    The names are in lower case and in the singular.
+    """
     found = {}
     for symbol, names in _METRIC.items():
         for name in names:

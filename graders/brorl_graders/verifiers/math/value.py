@@ -77,7 +77,7 @@ class Number(NamedTuple):
 
 
 def read_number(text: str) -> Number | None:
-    """Return the number that a text in one notation (`notation.py`) is, or None if it is no plain number."""
+    """Return the number that a text in plain LaTeX consists of, or None if the text is no plain number."""
     if not text or len(text) > MAX_NUMBER:
         return None
     plain = text
@@ -180,9 +180,9 @@ class Value(NamedTuple):
 
 
 def compare(one: Value, other: Value, tolerance: float = 0.0) -> bool | None:
-    """Return whether two expressions are equal, up to a relative difference of `tolerance`.
+    """Return whether two mathematical expressions are equal, up to a relative difference of `tolerance`.
 
-    None: their values do not decide it.
+    None: the values of the expressions do not decide it.
     """
     has_variables = one.has_variables or other.has_variables
     if isinstance(one.value, Fraction) and isinstance(other.value, Fraction) and not has_variables:
@@ -218,7 +218,7 @@ def _are_near_equal(
     difference: float,
     scale: float,
 ) -> bool | None:
-    """Return whether two close values without variables are equal, or None if that stays open.
+    """Return whether two close values of expressions without variables are equal, or None if that stays undecided.
 
     At least one of them was computed in floating point.
     """
@@ -234,7 +234,7 @@ def _are_near_equal(
 
 
 def read_value(text: str) -> Value | None:
-    """Return the value of a text in one notation (`notation.py`), with fixed positive numbers for its variables.
+    """Return the value of an expression in plain LaTeX, with fixed positive numbers for its variables.
 
     None: the text is no plain expression, is one letter, or has no finite value.
     """
@@ -298,7 +298,7 @@ class _Reader:
         return -1 if self.take() == "-" else 1
 
     def product(self) -> Numeric:
-        """Evaluate a product or quotient.
+        """Evaluate a product or quotient in a mathematical expression.
 
         Factors may follow each other without a sign where that can be read in one way only.
         """
@@ -345,7 +345,7 @@ class _Reader:
         return _power(base, exponent)
 
     def single(self) -> Numeric:
-        """Evaluate an exponent or argument without braces, which is one character."""
+        """Evaluate an exponent or argument in a mathematical expression without braces, which is one character."""
         if len(self.next) != 1 or not self.next.isalnum():
             raise _Unreadable
         return self.factor()
