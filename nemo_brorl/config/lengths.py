@@ -41,7 +41,7 @@ def benchmark_limits(
 ) -> BenchmarkLimits:
     """Return samples per prompt and the token limits of prompts and responses of a benchmark.
 
-    None stands for the held-out prompts.
+    None means the held-out prompts.
     """
     config = benchmark or BenchmarkConfig(name=HELD_OUT)
     return BenchmarkLimits(

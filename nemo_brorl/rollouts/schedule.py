@@ -76,7 +76,7 @@ class RolloutSchedule:
     def before_step(self, steps_done: int, num_sampled: int = 0) -> str | None:
         """Move to the next stage of the rollout schedule if the current stage has reached its steps or rollouts.
 
-        Returns the reason, or None if the stage goes on. `num_sampled`: rollouts that the run has sampled for all
+        Returns the reason, or None if the stage continues. `num_sampled`: rollouts that the run has sampled for all
         batches taken so far.
         """
         if self._is_last:
@@ -98,7 +98,7 @@ class RolloutSchedule:
     def after_validation(self, steps_done: int, score: float) -> str | None:
         """Move to the next stage of the rollout schedule if the validation score has stopped rising.
 
-        Returns the reason, or None if the stage goes on.
+        Returns the reason, or None if the stage continues.
         """
         if self.settings.kind != "on_plateau" or self._is_last:
             return None

@@ -38,10 +38,10 @@ class Fixed:
         return []
 
     def withdrawn(self, number: int) -> None:
-        """Ignore a chunk of rollouts that an engine gave back, because this dispatcher never asks for one."""
+        """Ignore a chunk of rollouts that an engine gave back, because this dispatcher never requests one."""
 
     def kept(self, number: int) -> None:
-        """Ignore that an engine keeps a chunk of rollouts, because this dispatcher never asks for one back."""
+        """Ignore that an engine keeps a chunk of rollouts, because this dispatcher never requests one back."""
 
 
 class Pulled(Fixed):

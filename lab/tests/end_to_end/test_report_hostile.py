@@ -51,6 +51,8 @@ def test_scores_of_the_parts_of_a_reward_stand_with_each_response_and_in_the_tab
     page = opened.open("group/0/4/0")
     assert "verifier: exact_match 1; format 0.5 <script>document" in "\n".join(texts(page, ".response .facts"))
     page.locator("summary", has_text="Table of 16 rollouts").click()
+    # The page fills the table once it is open.
+    page.locator("table[aria-label=Rollouts] tbody tr").nth(15).wait_for()
     rows = texts(page, "table[aria-label=Rollouts] tbody tr")
     assert len(rows) == 16
     assert all(row.split("\t")[-1].startswith(f"exact_match {row.split()[1]}; format 0.5 <script>") for row in rows)

@@ -64,7 +64,7 @@ class MegatronPolicy:
     ) -> None:
         """Start the policy's ranks as Ray actors.
 
-        `heartbeat` is told of the ranks' progress. `places`, which places the ranks on GPUs, is needed on machines with
+        `heartbeat` records the ranks' progress. `places`, which places the ranks on GPUs, is needed on machines with
         GPUs. Raises ConfigError or ModelError if the model folder alone shows that the settings do not fit.
         """
         self.layout = settings.layout
