@@ -101,7 +101,7 @@ def write_cpu_plan(plan: CpuPlan, path: Path) -> None:
 
 
 def _tables(memory: CpuMemory) -> Mapping[str, Mapping[str, float]]:
-    """Return the estimated memory of a run on CPU in GiB, in a table each for a policy rank, an engine and the machine."""
+    """Return the estimated memory of a run on CPU in GiB, in tables for a policy rank, an engine and the machine."""
     node = {
         f"{memory.num_ranks} policy ranks": memory.num_ranks * sum(memory.rank.values()),
         f"{memory.num_engines} engines": memory.num_engines * sum(memory.engine.values()),
