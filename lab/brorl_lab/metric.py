@@ -18,6 +18,6 @@ class Metric(NamedTuple):
 
 @cache
 def pattern_of(name: str) -> re.Pattern[str]:
-    """Return a regular expression for the metric names of a family, where `{…}` matches any text without a slash."""
+    """Return a regular expression for a declared metric name, where `{…}` matches any text without a slash."""
     literals = re.split(r"\{\w+\}", name)
     return re.compile(r"[^/]+".join(re.escape(literal) for literal in literals))

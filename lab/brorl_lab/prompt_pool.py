@@ -177,7 +177,7 @@ class RetiringPool:
         return min(1.0, share / (1 - share) * (self.num_unretired + 1) / (num_retired + 1))
 
     def _unretired(self, num: int) -> list[Prompt]:
-        """Return those of the stream's next prompts that are not skipped as solved, at least one.
+        """Return those of the prompt stream's next prompts that are not skipped as solved, at least one.
 
         Prompts are read `num` at a time. Raises StarvationError when MAX_RETIRED prompts in a row are skipped.
         """
@@ -193,7 +193,7 @@ class RetiringPool:
         )
 
     def _leave_out(self, prompt: Prompt) -> bool:
-        """Return whether to skip the stream's next prompt, and count the prompt.
+        """Return whether to skip the prompt stream's next prompt, and count the prompt.
 
         Only retired (solved) prompts are skipped, unless they are drawn to be sampled again.
         """

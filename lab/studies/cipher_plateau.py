@@ -114,7 +114,7 @@ class Course:
         self.seconds = 0.0  # seconds of the current part
 
     def begin(self, arm: PlateauArm) -> PooledRun:
-        """Return a training run with the settings `arm` from the fine-tuned base model, and reset the clock."""
+        """Return a new run with the settings `arm` from the fine-tuned base model, and set the seconds spent to 0."""
         self.seconds = 0.0
         pool = RetiringParams(retire_from=arm.retire, recheck=arm.recheck) if arm.retire else None
         run = PooledRun(self.questions, arm.size, self.seed, pool, arm.advantage, RATE, TRAINED, arm.rollouts)
@@ -123,10 +123,10 @@ class Course:
         return run
 
     def plateau(self) -> Mapping[str, Any]:
-        """Return the weights and optimizer state of a run whose validation has stopped rising.
+        """Return the policy weights and optimizer state of a training run whose validation score has stopped rising.
 
-        The run is trained if it was not before. Weights and state are stored next to the output, so that runs with more
-        settings can continue from them later.
+        The run is trained if it was not before. Weights and state are stored in a file next to the file of
+        measurements, so that runs with other settings can later continue training from the same plateau.
         """
         path = self.options.output.with_name(f"plateau_{self.seed}_{self.options.before}.pt")
         if not path.exists():

@@ -66,7 +66,7 @@ class Epochs:
         self.num_taken = 0
 
     def take_prompts(self, num: int) -> list[Prompt]:
-        """Return the next `num` questions as prompts, and start a new epoch when they run out."""
+        """Return the next `num` cipher questions as prompts, and start a new epoch when the questions run out."""
         while len(self.order) < num:
             order = torch.randperm(len(self.places), generator=self.generator)
             self.order += self.places[order].tolist()
@@ -79,11 +79,11 @@ class Epochs:
         return taken
 
     def record_outcomes(self, outcomes: Sequence[tuple[Prompt, float]]) -> list[str]:
-        """Return no log lines, because these questions have no levels of difficulty."""
+        """Return no log lines about the outcomes, because the cipher questions have no levels of difficulty."""
         return []
 
     def metrics(self) -> dict[str, float]:
-        """Return an empty mapping, because this prompt source has no metrics."""
+        """Return an empty mapping, because the source of cipher questions has no metrics."""
         return {}
 
 

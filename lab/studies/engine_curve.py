@@ -105,7 +105,7 @@ def measure(timer: Any, maker: PromptMaker, options: argparse.Namespace) -> list
 
 
 def curve_of(points: list[Point], prefill_tokens_per_s: float, source: str) -> EngineCurve:
-    """Return the step-time curve that fits all measured points."""
+    """Return the curve of an engine's step times that fits all measured points."""
     return fit([point.batch for point in points], [point.context for point in points],
                [point.step_s for point in points],
                prefill_tokens_per_s, source)  # fmt: skip

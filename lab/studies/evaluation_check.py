@@ -180,7 +180,10 @@ def compare(mine: np.ndarray, num_mine: int, theirs: np.ndarray, num_theirs: int
 
 
 def main() -> int:
-    """Compare `brorl evaluate` with plain transformers. Exit code: 0 the two agree in both ways, 1 they do not."""
+    """Compare pass@1 of `brorl evaluate` with that of plain transformers, and return the exit code.
+
+    0: the two agree by a loose and by a sharp test, 1: they do not.
+    """
     options = parse_arguments()
     right, settings = read_prompts_right(options.evaluation)
     config = load_config(options.config_name, [f"evaluation.num_prompts={len(right)}", *options.overrides])

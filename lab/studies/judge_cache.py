@@ -41,7 +41,7 @@ def draw_questions(num: int, num_terms: int, random: Random) -> Iterator[str]:
 
 
 def count_requests(sees: str, arguments: argparse.Namespace) -> int:
-    """Return how many requests a judge model gets for all groups, when it sees the part `sees` of a response."""
+    """Return how many requests a judge model gets for simulated responses, of each of which it sees the part `sees`."""
     random = Random(0)
     with serving(completion("Score: 1")) as judge:
         endpoint = Endpoint("judge", judge.url, "judge", sees=sees)

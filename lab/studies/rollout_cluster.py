@@ -54,7 +54,7 @@ class Case:
 
 
 def planner_of_the_pool(case: Case) -> Dispatcher:
-    """Return a dispatcher for the simulation that plans as the real vLLM pool does."""
+    """Return a dispatcher of simulated rollouts to engines that plans as the real vLLM pool does."""
     num = sum(map(len, case.load.lengths))
     return Planned(
         case.load,

@@ -58,7 +58,10 @@ class Levels(NamedTuple):
     keys: UInt64  # [N, levels], equal where rollouts agree up to the level's end; unused in the last level
 
     def with_columns(self, num: int) -> Levels:
-        """Return the levels of shared tokens of a group's rollouts, with empty levels appended, `num` levels in all."""
+        """Return the levels at which a group's rollouts may share tokens, padded with empty levels to `num` levels.
+
+        A level is the prompt, one or more turns, or the rest of a response.
+        """
         missing = ((0, 0), (0, num - self.ends.shape[1]))
         return Levels(np.pad(self.ends, missing, mode="edge"), np.pad(self.keys, missing))
 
@@ -71,9 +74,9 @@ def levels_of(
 ) -> Levels:
     """Return the points up to which rollouts of one prompt may share tokens: prompt end, turn ends and response end.
 
-    A level is the tokens between two points. `DEEPEST` is the most ends of turns. `lengths` [N] are response lengths in
-    tokens. A turn that ends less than `min_shared_tokens` after the level before gets an empty level: its tokens belong
-    to the next level.
+    A level is the tokens between two of these points. At most `DEEPEST` turn ends count. `lengths` [N] are response
+    lengths in tokens. A turn that ends less than `min_shared_tokens` after the previous point gets an empty level, and
+    its tokens belong to the next level.
     """
     num = len(lengths)
     start = np.zeros(num, np.int64)
@@ -117,30 +120,30 @@ class RolloutSpan:
         self._costs = np.cumsum(costs)
 
     def bounds(self, num_parts: int) -> list[int]:
-        """Return the bounds [num_parts + 1] that cut the rollouts into non-empty contiguous parts of nearly equal cost.
+        """Return bounds [num_parts + 1] that cut a list of rollouts into contiguous parts of nearly equal cost.
 
-        Cost is measured in tokens. The cost of tokens that rollouts share is divided among these rollouts.
+        No part is empty. Cost is measured in tokens. The cost of tokens that rollouts share is divided among these.
         """
         return [0, *self._marks(num_parts).tolist(), len(self.items)]
 
     def tokens(self, num_parts: int) -> Int64:
-        """Return the number of tokens in each of `num_parts` contiguous parts of the rollouts, [num_parts].
+        """Return the number of tokens in each of `num_parts` contiguous parts of a list of rollouts, [num_parts].
 
-        Tokens that rollouts of two parts share count in both parts.
+        The parts have nearly equal cost. Tokens that rollouts of two parts share count in both parts.
         """
         ends = np.append(self._marks(num_parts), len(self.items))
         starts = np.append(0, ends[:-1])
         return self._ends[ends] - self._ends[starts] + self._shared[starts]
 
     def tokens_between(self, low: int, high: int) -> int:
-        """Return the number of tokens in rollouts `low` to `high` − 1.
+        """Return the number of tokens in rollouts `low` to `high` − 1 of a list in packing order.
 
         Tokens that several of these rollouts share count once.
         """
         return int(self._ends[high] - self._ends[low] + self._shared[low])
 
     def filled(self, limit: int) -> list[int]:
-        """Return the bounds that cut the rollouts into the fewest contiguous parts of at most `limit` tokens each.
+        """Return bounds that cut a list of rollouts into the fewest contiguous parts of at most `limit` tokens each.
 
         A rollout of more than `limit` tokens is a part alone.
         """
@@ -153,7 +156,10 @@ class RolloutSpan:
         return bounds
 
     def filled_evenly(self, num_parts: int) -> list[int]:
-        """Return the bounds of `num_parts` contiguous parts of the rollouts, whose largest has the fewest tokens."""
+        """Return the bounds that cut a list of rollouts into `num_parts` parts, whose largest has the fewest tokens.
+
+        The parts are contiguous.
+        """
         low = 1
         high = int(self._ends[-1])
         # Bisect for the smallest limit that needs no more parts.
@@ -171,7 +177,7 @@ class RolloutSpan:
         return bounds
 
     def _marks(self, num_parts: int) -> Int64:
-        """Return the bounds between `num_parts` non-empty contiguous parts of the rollouts, of nearly equal cost."""
+        """Return bounds between `num_parts` non-empty contiguous parts of a list of rollouts, of nearly equal cost."""
         num = len(self.items)
         assert num >= num_parts, f"{num} rollouts cannot fill {num_parts} parts"
         shares = self._costs[-1] * np.arange(1, num_parts) / num_parts
@@ -372,7 +378,7 @@ class Packer:
         return tuple(ranks)
 
     def _path(self, item: Item) -> tuple[int, ...]:
-        """Return a sort key that puts rollouts with a longer shared prefix closer together."""
+        """Return a rollout's sort key, by which rollouts with a longer shared prefix come closer together."""
         group, rollout = item
         return (group, *self._levels[group].keys[rollout].tolist(), rollout)
 

@@ -38,7 +38,7 @@ class ActorTransport(Protocol):
         """
 
     def put(self, value: Any) -> Any:
-        """Return an object reference that has already resolved to `value`."""
+        """Return a Ray object reference that has already resolved to `value`."""
 
     def kill(self, actor: Any) -> None:
         """Kill an actor's process at once, even in the middle of a call."""

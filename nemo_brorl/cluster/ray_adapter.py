@@ -34,7 +34,7 @@ def system_options(sessions: Path | None) -> dict[str, Any]:
 
 
 def is_lost_at_start(error: Exception) -> bool:
-    """Return whether an error in Ray's start may be absent in another try, such as a lost Ray process."""
+    """Return True if another try to start Ray may succeed, because this error is one such as a lost Ray process."""
     said = str(error)
     return any(words in said for words in _LOST_AT_START)
 

@@ -40,7 +40,10 @@ class Reaper:
 
     @contextlib.contextmanager
     def marking(self) -> Iterator[None]:
-        """Mark processes that start inside this context, and their descendants, so that the reaper can kill them."""
+        """Mark processes that start inside this context, and their descendants, with an environment variable.
+
+        The reaper, a process of its own, kills all marked processes when the process that started it ends.
+        """
         before = os.environ.get(KEEP_VARIABLES)
         os.environ[MARK] = self._mark
         os.environ[KEEP_VARIABLES] = "1"
@@ -62,9 +65,9 @@ class Reaper:
 
 
 def reap(mark: str) -> None:
-    """Wait for the end of standard input, then kill all processes with this mark and their descendants.
+    """Wait for the end of standard input, then kill all processes of a run that carry this mark in their environment.
 
-    The mark is an environment variable. All of these processes are stopped first, so that none starts a new process
+    Their descendants are killed too. All of these processes are stopped first, so that none starts a new process
     meanwhile. If `CLOSED` arrives on standard input instead, nothing is killed.
     """
     # The end of the input alone would not do as a sign of closing: a fork of the parent may hold the pipe open.

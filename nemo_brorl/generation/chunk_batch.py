@@ -97,7 +97,7 @@ class ChunkBatch:
             self.cut([chunk.call_id])
 
     def step(self) -> None:
-        """Run one step of vLLM, and answer each chunk of rollouts whose last rollout ends in this step."""
+        """Run one step of vLLM, and send the driver each chunk of rollouts whose last rollout ends in this step."""
         ended = self._requests.step()
         for name, continuation in ended:
             chunk, row = self._rollouts.pop(name)
@@ -117,7 +117,11 @@ class ChunkBatch:
         within_s: float,
         question: Future[Progress],
     ) -> None:
-        """Answer the driver's `question` with the progress of all rollouts once `ReportTimes` says that it is due."""
+        """Store the driver's request for a progress report, the future `question`.
+
+        It resolves to the progress of started chunks of rollouts once `every` more rollouts have ended or `within_s`
+        seconds have passed since the last report (see `ReportTimes`).
+        """
         self._reports.ask(every, within_s, question)
 
     def cut(self, call_ids: Collection[int]) -> None:
@@ -156,7 +160,7 @@ class ChunkBatch:
             self._drop(chunk)
 
     def fail(self, failure: ChunkFailure) -> None:
-        """Answer every chunk of rollouts, now and from now on, with a failure of the engine."""
+        """Answer every request for a chunk of rollouts, open or still to come, with a failure of the engine."""
         self._failure = failure
         for chunk in self._chunks.values():
             chunk.answer.set_result((failure, None, None))

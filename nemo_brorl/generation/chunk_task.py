@@ -171,9 +171,9 @@ class ChunkTask:
         return min(left, sampling.max_turn_tokens - num_of_turn)
 
     def period(self) -> Period:
-        """Return when the engine received the chunk of rollouts and when its first token was sampled.
+        """Return the period in which an engine had a chunk of rollouts, which ends at the time of this call.
 
-        The period's end is the time of this call.
+        It also holds the time at which the first token of the chunk was sampled.
         """
         # Times are taken by the monotonic clock, and sent by the clock that other processes share.
         offset = time.time() - time.monotonic()
@@ -249,7 +249,7 @@ class ChunkTask:
         return meta, arrays, partial_arrays if cut_off else None
 
     def _turns(self, rows: Sequence[int]) -> TurnRecord | None:
-        """Return the turns of the trajectories that ended before this engine received them.
+        """Return the earlier turns of these trajectories, which ended before this engine received the trajectories.
 
         The result is None if the tokens of these turns are lost, because then everything is sampled again.
         """

@@ -186,9 +186,9 @@ class EngineHandle:
         self._start()
 
     def count(self, snapshot: EngineStats) -> EngineStats:
-        """Return the summed counters of all actors that this engine has had, with its number of faults.
+        """Return an engine's counters, such as sampled tokens, summed over all Ray actors that it has had.
 
-        `snapshot` holds the counters of the current actor.
+        Its numbers of faults are included. `snapshot` holds the counters of the current actor.
         """
         if self._carried is not None:
             totals = {}

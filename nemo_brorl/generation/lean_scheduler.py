@@ -298,7 +298,10 @@ class LeanMixin(Scheduler):
     # ---- between lean and ordinary ----
 
     def _make_lean(self, names: Iterable[str]) -> None:
-        """Move those of these requests that only decode from now on from vLLM's scheduler into arrays of tokens."""
+        """Take requests that only decode out of vLLM's scheduler, and keep their tokens in arrays.
+
+        Requests that do more than decode from now on, or need vLLM's own code in every step, stay in vLLM's scheduler.
+        """
         if self._has_connector():
             return
         num_before = len(self._lean.slots)

@@ -89,7 +89,7 @@ class ProgressReports:
         return self._question is not None and self.times.is_due(now)
 
     def tell(self, progress: Progress, now: float) -> None:
-        """Resolve the driver's open request with a progress report."""
+        """Send the driver the progress report of an engine's rollouts that it has requested, if a request is open."""
         self._answer(progress)
         self.times.mark_reported(now)
 

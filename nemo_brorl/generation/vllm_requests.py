@@ -62,7 +62,7 @@ class VllmRequests:
     """
 
     def __init__(self, engine: LLMEngine, lean: LeanMixin | None = None) -> None:
-        """Send rollouts to this vLLM engine's batch.
+        """Prepare to send rollouts as requests to a vLLM engine.
 
         `lean` is the engine's scheduler if it is LeanScheduler, which keeps the tokens of unfinished requests.
         """

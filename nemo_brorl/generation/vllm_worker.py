@@ -59,7 +59,7 @@ class WeightReceiver:
             sample_by_arrays(self.model_runner)
 
     def record_routes(self) -> None:
-        """Return the expert routes of every step's tokens with the output of the step.
+        """Make this vLLM worker add the expert routes of a step's tokens to the output of every step from now on.
 
         This is for the CPU build, because on CUDA vLLM does it itself.
         """

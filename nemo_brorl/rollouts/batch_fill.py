@@ -133,7 +133,7 @@ class BatchFill:
     def complete(self, check: Callable[[], None] = lambda: None) -> None:
         """Call `advance` until the training batch is complete, and `check` after each call.
 
-        Raises what `advance` or `check` raises. No rollout is being sampled then.
+        Raises what `advance` or `check` raises, after the sampling of all rollouts was stopped.
         """
         try:
             with self.sampler.stage("generate"):
@@ -190,7 +190,8 @@ class BatchFill:
     def _settle(self, group: OpenGroup) -> None:
         """Decide what happens to a group whose rollouts have all ended or were cut off.
 
-        The group is offered to dynamic sampling, gets its late rollouts, is postponed to the next step, or is dropped.
+        The group is offered to dynamic sampling, is postponed to the next step, or is dropped. If a step has trained
+        on the group already, the rollouts that have ended since are kept for the next step.
         """
         if not self.carry_over.may_mix_versions:
             check_version(group, self.version)
@@ -210,9 +211,9 @@ class BatchFill:
             self.leftovers.put_back(group)
 
     def _complete_group(self, group: OpenGroup) -> None:
-        """Keep a group's late rollouts for the next step.
+        """Keep a group's late rollouts for the next step if dynamic sampling keeps the group.
 
-        They ended after an earlier step had trained on the rest of the group.
+        Late rollouts ended after an earlier step had trained on the rest of the group.
         """
         if len(group.scored_chunks) == group.num_trained_chunks:
             return

@@ -102,8 +102,8 @@ class DynamicSampling:
     def begin_step(self, version: int, wanted: int, is_complete: bool = False) -> None:
         """Start to collect a training batch of `wanted` groups for an update of policy weights `version`.
 
-        Groups carried over from earlier steps are dropped if they are too old. `is_complete`: the kept groups are a
-        batch with which the run was stopped.
+        Groups carried over from earlier steps are dropped if they are too old. `is_complete`: the groups
+        that are already kept are the complete batch with which the run was stopped.
         """
         self._reset()
         self.wanted = wanted

@@ -28,7 +28,7 @@ def is_resumed(settings: RolloutsConfig) -> bool:
 
 
 def fate_of(group: OpenGroup, is_surplus: bool, settings: RolloutsConfig) -> Fate:
-    """Return what happens to a group once none of its rollouts is being sampled.
+    """Return what happens to a group of rollouts once none of them is being sampled.
 
     `is_surplus`: rollouts of the group were cut because the training batch is full, and not by a deadline.
 
@@ -42,7 +42,9 @@ def fate_of(group: OpenGroup, is_surplus: bool, settings: RolloutsConfig) -> Fat
         no           | some             | no             | no           | finish, drop | TIME_OUT
 
     Enough rollouts are `rollouts.min_fraction` of the group, and at least two. The column `unfinished` is the setting
-    rollouts.unfinished. Under `finish` nothing is cut as surplus.
+    rollouts.unfinished. Under `finish` nothing is cut as surplus. CLOSE and CLOSE_CUT judge the group by the rollouts
+    that ended, COMPLETE keeps rollouts that ended late for the next step, POSTPONE resumes the group in the next step,
+    and DROP and TIME_OUT drop it.
     """
     if group.is_closed:
         return Fate.COMPLETE

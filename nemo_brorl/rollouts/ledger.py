@@ -347,7 +347,7 @@ def requests_for(
 def requests_to_resume(group: OpenGroup, run_seed: int) -> list[RolloutRequest]:
     """Return requests to resume all unfinished rollouts of a group.
 
-    Engines no longer have the tokens of these rollouts.
+    The requests may go to any engine, because no engine has the tokens of these rollouts any longer.
     """
     requests: list[RolloutRequest] = []
     for partial in group.partial:

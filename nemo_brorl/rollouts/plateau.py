@@ -40,7 +40,7 @@ class Trend:
 
 
 def trend(scores: Sequence[float], config: PlateauConfig) -> Trend:
-    """Return the trend of at least three scores at equal distances, as a fitted line.
+    """Return the trend of at least three validation scores, as a line fitted to scores at equal distances.
 
     If the scores lie exactly on a line, the standard error of its slope is 0.
     """

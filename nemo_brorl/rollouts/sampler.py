@@ -41,7 +41,10 @@ class Sampler:
         self.heartbeat = heartbeat or Heartbeat()
 
     def stage(self, name: str, *others: Stalled) -> AbstractContextManager[None]:
-        """Return a context in which the run waits for engines, verifiers and `others`, and reports those that stall."""
+        """Return a context in which a stage of the run waits for engines, verifiers and `others`.
+
+        Those that stall are reported.
+        """
         return self.heartbeat.stage(name, self.generator.stalled, self.verifier.stalled, *others)
 
     def open_stream(

@@ -193,7 +193,7 @@ class RolloutStream:
             self.session.submit(to_sample)
 
     def _note_sampled(self, chunk: RolloutChunk, unfinished: PartialRollouts | None = None) -> None:
-        """Count the tokens that were sampled for this chunk of rollouts, without those that its request brought along.
+        """Count the newly sampled tokens of a chunk of rollouts, without those from which its rollouts were resumed.
 
         `unfinished` are trajectories of the request that have not ended and are no longer in `chunk`.
         """

@@ -24,7 +24,10 @@ def cut(
     num_bytes: Callable[[Item], int],
     limit: int,
 ) -> Iterator[list[Item]]:
-    """Yield lists of consecutive items of at most `limit` bytes together. A larger item is a list alone."""
+    """Yield lists of consecutive tensors, or descriptions of tensors, of at most `limit` bytes together.
+
+    A larger tensor is a list alone.
+    """
     held: list[Item] = []
     held_bytes = 0
     for item in items:

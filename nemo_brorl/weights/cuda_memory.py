@@ -22,7 +22,7 @@ def gpu_name(device: torch.device) -> str:
 
 
 def export_memory(flat: Tensor) -> tuple[str, dict[str, Any]]:
-    """Return the GPU's name and the arguments, by name, with which `map_memory` maps the tensor in another process.
+    """Return a tensor's GPU name and the arguments, by name, with which `map_memory` maps it in another process.
 
     The tensor must live until every process that maps it has released it.
     """

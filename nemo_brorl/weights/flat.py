@@ -24,7 +24,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def infos_of(named: Sequence[tuple[str, Tensor]]) -> tuple[TensorInfo, ...]:
-    """Return the name, shape and dtype of each tensor."""
+    """Return the name, shape and dtype of each of several named tensors, in the given order."""
     infos = []
     for name, tensor in named:
         shape = tuple(tensor.shape)
@@ -42,7 +42,10 @@ def flatten(named: Sequence[tuple[str, Tensor]]) -> Tensor:
 
 
 def unflatten(tensors: Sequence[TensorInfo], flat: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, tensor) of each tensor, as views of its bytes in `flat` where alignment allows, else as copies."""
+    """Yield (name, tensor) for each of the tensors whose raw bytes lie end to end in `flat`.
+
+    A tensor is a view of its bytes where alignment allows, else a copy.
+    """
     offset = 0
     for info in tensors:
         dtype = getattr(torch, info.dtype)

@@ -201,7 +201,7 @@ class WeightStreams:
     def _count(self, deadline: float) -> None:
         """Count the weight buckets that policy ranks other than 0 have finished, waiting at most until `deadline`.
 
-        Rank 0's buckets are counted where its messages are taken.
+        The buckets of rank 0 are counted by `next_message`.
         """
         for number, generator in enumerate(self._generators[1:], start=1):
             while _has_next(generator, deadline - time.monotonic()):

@@ -82,7 +82,7 @@ def generated_lessons(config: BroRLConfig, model_folder: Path) -> Lessons:
 
 
 def demonstrations_of(config: BroRLConfig, tokenizer: ChatTokenizer, split: str) -> Demonstrations:
-    """Return demonstrations of answers to generated questions, which differ from those that RL training starts with."""
+    """Return demonstrations of answers to other generated questions than those that RL training starts with."""
     source = make_source(config.data, split, config.trainer.seed + DEMONSTRATION_SEED_OFFSET)
     asked = config.sft.demonstrations
     habits = None

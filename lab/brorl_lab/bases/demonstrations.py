@@ -197,7 +197,7 @@ class Demonstrations:
         self.calls = calls
 
     def demonstration(self, index: int) -> Example:
-        """Return a demonstration of question `index` of the source, as prompt and response tokens.
+        """Return a demonstrated answer to question `index` of the prompt source, as prompt and response tokens.
 
         Raises DataError when the question has no single written answer to train on.
         """
@@ -277,7 +277,10 @@ class Demonstrations:
         random: Random,
         is_tagged: bool,
     ) -> str:
-        """Return the text of a demonstrated first turn, or of the turn after the environment's message `told`."""
+        """Return the demonstrated text of a turn of an episode, given the environment's message `told` before it.
+
+        An empty `told` means the first turn.
+        """
         payload = question.payload["task"]["payload"]
         if self.calls is None:
             habits = CAREFUL if told and self.habits else self.habits
@@ -289,7 +292,10 @@ class Demonstrations:
         return format_answer(number, is_tagged)
 
     def batch(self, step: int, size: int) -> list[Example]:
-        """Return the demonstrations of one training step: those with indices step · size to (step + 1) · size − 1."""
+        """Return the demonstrations that one step of supervised fine-tuning trains on.
+
+        They have the indices step · size to (step + 1) · size − 1.
+        """
         first = step * size
         return [self.demonstration(index) for index in range(first, first + size)]
 
@@ -307,9 +313,9 @@ def observe_turn(environment: Environment, text: str, written_in: str) -> Sequen
 
 
 def expression_of(question: Question) -> str:
-    """Return the arithmetic expression in a question of an environment.
+    """Return the arithmetic expression whose value a question of a calculator environment asks for.
 
-    Raises DataError when the question has none.
+    Raises DataError when the question has no expression.
     """
     metadata = question.payload["task"]["payload"].get("metadata", {})
     expression = metadata.get("expression")
@@ -347,7 +353,7 @@ def tokenizer_texts(
     num_questions: int,
     system_prompt: str | None,
 ) -> list[str]:
-    """Return a source's first `num_questions` questions as whole conversations, on which a tokenizer is trained."""
+    """Return a prompt source's first `num_questions` questions as whole conversations to train a tokenizer on."""
     return [_conversation(source.question(index), system_prompt) for index in range(num_questions)]
 
 

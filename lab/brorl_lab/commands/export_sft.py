@@ -19,7 +19,10 @@ Line = dict[str, Any]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Export the best responses of a run. Exit code: 0 done, 2 a mistake in the input."""
+    """Export the best responses of an RL run as data for supervised fine-tuning, and return the exit code.
+
+    0: done, 2: a mistake in the input.
+    """
     parser = argparse.ArgumentParser(prog="brorl export-sft", description=__doc__)
     parser.add_argument("run", type=Path, help="run folder")
     parser.add_argument("--steps", help="K or K-J; else all that are stored")

@@ -60,9 +60,9 @@ def save_figure(figure: Any, path: Path) -> None:
 
 
 def draw_three_panels(curves: Curves, labels: Sequence[str], path: Path) -> None:
-    """Draw the probability of correct tokens Q_pos, the improved share of them, and their worst change over steps.
+    """Draw the simulated probability of correct tokens Q_pos, the improved share of them, and their worst change.
 
-    Each rollout size has one line.
+    They are drawn over steps, with one line for each rollout size.
     """
     titles = ("probability of correct answers, Q", "correct tokens that gained, %", "worst change of a correct token")
     figure, axes = make_panels(3, titles, "step")
@@ -86,7 +86,10 @@ def draw_q(
     labels: Sequence[str],
     path: Path,
 ) -> None:
-    """Draw the probability of correct tokens, Q_pos, over steps, with one panel for each setting."""
+    """Draw the simulated probability of correct tokens, Q_pos, over steps.
+
+    Each setting of the simulator has one panel, each rollout size one line.
+    """
     figure, axes = make_panels(len(settings), list(settings), "step")
     for axis, curves in zip(axes, settings.values(), strict=True):
         steps = [measurement.step for measurement in curves]
@@ -105,7 +108,7 @@ def draw_equal_draws(
 ) -> None:
     """Draw the probability of correct tokens, Q_pos, against the number of simulated draws of a token.
 
-    Each setting has one rollout size and one line.
+    Each setting of the simulator has one rollout size and one line.
     """
     figure, axes = make_panels(1, ["equal draws"], "draws, thousands")
     for index, name in enumerate(settings):

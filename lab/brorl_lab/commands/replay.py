@@ -147,7 +147,7 @@ class Replay:
         )
 
     def _learning_rate(self, record: StepRecord) -> float:
-        """Return a step's recorded learning rate, scaled by the ratio of the new to the old setting.
+        """Return a step's recorded learning rate, scaled by the ratio of the new to the old rate in the settings.
 
         The recorded rate includes the factor of the stage of the run's rollout schedule.
         """
@@ -300,7 +300,8 @@ def replay_steps(
 ) -> list[UpdateReport]:
     """Train on the requested stored steps again and return the reports of the policy updates.
 
-    Steps between the checkpoint and the first requested step are repeated with the run's own settings.
+    Steps between the checkpoint from which the replay starts and the first requested one are repeated with the run's
+    own settings.
     """
     unchanged = Replay(asked.run_folder, recorded, recorded)
     changed = Replay(asked.run_folder, recorded, config)

@@ -120,7 +120,10 @@ class RewardWatch(Observer):
         return metrics, found
 
     def select_kept(self, alarms: Sequence[Alarm]) -> list[Alarm]:
-        """Return the alarms whose examples are to be written: the first `max_examples` of each kind in a run."""
+        """Return the alarms of reward hacking whose example responses are to be written to a file.
+
+        They are the first `max_examples` of each kind in a run.
+        """
         kept = []
         for alarm in alarms:
             if self.num_kept[alarm.kind] < self.params.max_examples:

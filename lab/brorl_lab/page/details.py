@@ -77,7 +77,7 @@ class ResponseTokens(NamedTuple):
         )
 
     def values(self) -> list[float | None]:
-        """Return the log-probs of the tokens, with None for those that were not sampled."""
+        """Return the log-probs of a response's tokens, with None for tokens that were not sampled."""
         if self.is_sampled is None:
             return list(self.log_probs)
         values: list[float | None] = []
@@ -97,7 +97,7 @@ def tokens_of(table: pa.Table, place: int) -> ResponseTokens:
 
 
 def _row(table: pa.Table, place: int, names: Sequence[str]) -> Part:
-    """Return a rollout's values in the named columns, as far as the table has these columns."""
+    """Return a rollout's values in those of the named columns that its group's table has."""
     there = [name for name in names if name in table.column_names]
     columns = table.select(there)
     [row] = columns.slice(place, 1).to_pylist()

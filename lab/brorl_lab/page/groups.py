@@ -122,8 +122,8 @@ def _sums(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
 def group_table(by_step: Mapping[int, Columns], max_groups: int = MAX_GROUPS) -> Part:
     """Return the report page's table of groups of rollouts, as columns, newest steps first.
 
-    Older steps are left out when the table would have more than `max_groups` rows. Tasks, fates and origins are indices
-    into lists of names.
+    Older steps are left out when the table would have more than `max_groups` rows. Tasks, fates (trained
+    on, dropped, …) and origins are indices into lists of names.
     """
     chosen = _newest(by_step, max_groups)
     lists: dict[str, list[str]] = {

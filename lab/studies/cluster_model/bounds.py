@@ -13,7 +13,7 @@ Float64 = NDArray[np.float64]
 
 
 def lower_bound_s(load: Load, shape: ClusterShape) -> float:
-    """Return a lower bound in seconds on sampling a load: max(total work / engines, longest rollout alone).
+    """Return the seconds that sampling all rollouts takes at least: max(total work / engines, longest rollout alone).
 
     The work counts every prompt once, and the fixed cost of a decoding step at a full batch.
     """

@@ -52,7 +52,7 @@ class ClusterResult:
 
     @property
     def over_bound(self) -> float:
-        """Time to sample all rollouts of a load, divided by the lower bound for all schedules."""
+        """Time to sample all simulated rollouts, divided by the lower bound for all schedules."""
         return self.makespan_s / self.bound_s
 
     @property

@@ -130,7 +130,7 @@ class Planned:
 
 
 def warm_history(before: Load) -> LengthHistory:
-    """Return the history of response lengths that a step with other prompts of the same tasks leaves."""
+    """Return the record of response lengths after an earlier simulated step with other prompts of the same tasks."""
     history = LengthHistory()
     for prompt, (task, lengths) in enumerate(zip(before.tasks, before.lengths, strict=True)):
         history.observe(task, f"before/{prompt}", np.asarray(lengths, np.int32))
@@ -138,7 +138,7 @@ def warm_history(before: Load) -> LengthHistory:
 
 
 def pieces(load: Load, size: int) -> Iterator[Chunk]:
-    """Yield the groups of a load in chunks of at most `size` rollouts of one prompt, numbered in order."""
+    """Yield the rollouts of a simulated step as numbered chunks of at most `size` rollouts of one prompt."""
     number = 0
     for prompt, (num_tokens, lengths) in enumerate(zip(load.prompt_tokens, load.lengths, strict=True)):
         for first in range(0, len(lengths), size):
@@ -147,7 +147,7 @@ def pieces(load: Load, size: int) -> Iterator[Chunk]:
 
 
 def whole_groups(load: Load, shape: ClusterShape) -> Dispatcher:
-    """Return a dispatcher that assigns whole groups at the start, each to the engine with the fewest rollouts."""
+    """Return a dispatcher that assigns whole groups at the start of a step, each to the engine with fewest rollouts."""
     shares: list[list[Chunk]] = [[] for _ in range(shape.num_engines)]
     given = [0] * shape.num_engines
     for chunk in pieces(load, max(map(len, load.lengths))):
@@ -160,7 +160,7 @@ def whole_groups(load: Load, shape: ClusterShape) -> Dispatcher:
 def whole_groups_pulled(load: Load, shape: ClusterShape) -> Dispatcher:
     """Return a dispatcher that sends each whole group to one engine as soon as that engine has room.
 
-    Of the two dispatchers that pin groups to engines it is the better one.
+    It does better than a dispatcher that assigns every group to an engine at the start.
     """
     return Pulled(list(pieces(load, max(map(len, load.lengths)))), shape)
 
@@ -173,23 +173,23 @@ def static_split(load: Load, shape: ClusterShape) -> Dispatcher:
 
 
 def scatter(load: Load, shape: ClusterShape) -> Dispatcher:
-    """Return a dispatcher that assigns single rollouts to engines round robin, all at the start."""
+    """Return a dispatcher that assigns single rollouts to engines round robin, all at the start of a step."""
     singles = list(pieces(load, 1))
     return Fixed([singles[engine :: shape.num_engines] for engine in range(shape.num_engines)])
 
 
 def scatter_pulled(load: Load, shape: ClusterShape) -> Dispatcher:
-    """Return a dispatcher that sends single rollouts to the engine that has the fewest, as soon as it has room.
+    """Return a dispatcher that sends single rollouts to the engine with the fewest rollouts, as soon as it has room.
 
-    It has the best balance and the most prefill.
+    Sending single rollouts balances the engines best and needs the most prefill.
     """
     return Pulled(list(pieces(load, 1)), shape)
 
 
 def known_lengths(load: Load, shape: ClusterShape) -> Dispatcher:
-    """Return a dispatcher that sends single rollouts, the longest first, to the engine that has the fewest.
+    """Return a dispatcher that sends single rollouts, the longest first, to the engine with the fewest.
 
-    It is a reference: no real dispatcher knows the lengths in advance.
+    It is a reference, because no real dispatcher knows the response lengths in advance.
     """
     return Pulled(sorted(pieces(load, 1), key=lambda chunk: -chunk.lengths[0]), shape)
 

@@ -40,7 +40,10 @@ HEAVY = LengthDistribution(
 
 
 def draw_load(law: LengthDistribution, num_prompts: int, num_per_prompt: int, prompt_tokens: int, seed: int) -> Load:
-    """Draw a load of response lengths from a distribution, all of one task, with prompts of `prompt_tokens` tokens."""
+    """Draw the response lengths of a simulated step's rollouts from a distribution.
+
+    All prompts have one task and `prompt_tokens` tokens.
+    """
     random = np.random.default_rng(seed)
     medians = law.median * np.exp(law.spread_of_prompts * random.standard_normal((num_prompts, 1)))
     lengths = medians * np.exp(law.spread_of_rollouts * random.standard_normal((num_prompts, num_per_prompt)))

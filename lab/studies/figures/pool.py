@@ -18,8 +18,8 @@ Runs = dict[tuple[int, float], dict[int, list[dict[str, Any]]]]  # lines by N an
 def print_pool_table(output: Path) -> None:
     """Print the last pass@1 of runs with each rollout size N, with and without retirement of solved prompts, in %.
 
-    A figure is drawn next to the output. Runs with retirement also get the shares of rollouts and seconds after which
-    they reach the last pass@1 of the same N without it.
+    A figure is written next to the file of measurements `output`. Runs with retirement also get the shares of rollouts
+    and seconds after which they reach the last pass@1 of the same N without it.
     """
     runs: Runs = {}
     for text in output.read_text(encoding="utf-8").splitlines():
@@ -61,5 +61,5 @@ def share_until(lines: Sequence[Mapping[str, Any]], without: Sequence[Mapping[st
 
 
 def column(lines: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
-    """Return the values of one quantity in all lines of a run's measurements."""
+    """Return the values of one measured quantity, such as pass@1, in all lines of a run's measurements."""
     return [line[name] for line in lines]

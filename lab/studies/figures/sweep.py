@@ -45,10 +45,10 @@ class SizeRun:
     def from_rows(
         cls, size: int, seed: int, rows: Sequence[Mapping[str, Any]], rate: tuple[float, float] | None = None
     ) -> SizeRun:
-        """Return a run's curves and step metrics from the rows of its metrics file.
+        """Return a run's curves of pass@1 and pass@k and its step metrics, from the rows of its metrics file.
 
-        A validation in a step's row comes after that step. `rate` (rollouts sampled per second, seconds of everything
-        else in a step), measured elsewhere, replaces the run's own times.
+        A validation in a step's row comes after that step. Where `rate` is given, it replaces the run's own training
+        times by times from another measurement: rollouts sampled per second, and seconds of all else in a step.
         """
         samples = np.cumsum([row.get("generation/num_samples", 0.0) for row in rows])
         spent = [sum(value for name, value in row.items() if is_training_time(name)) for row in rows]
@@ -161,9 +161,9 @@ def draw_sweep(runs: Sequence[SizeRun], path: Path) -> None:
 
 
 def _draw_mean(axis: Any, curves: Sequence[tuple[SizeRun, Curve, Curve]]) -> None:
-    """Draw the mean over seeds of each rollout size N as a line, and the seeds as faint lines.
+    """Draw a sweep's curves, with the mean over seeds of each rollout size N as a line and single runs as faint lines.
 
-    `curves` are (run, x, y).
+    `curves` holds (run, x values, y values) for each run.
     """
     for row, size in enumerate(sorted({run.size for run, _, _ in curves})):
         members = [(x, y) for run, x, y in curves if run.size == size]

@@ -165,7 +165,7 @@ class EngineOrder:
         self._heap: list[tuple[float, int, int]] = []  # (work, engine, stamp)
 
     def push(self, engine: int) -> None:
-        """Insert an engine into the order of engines, at the position of its current work."""
+        """Insert an engine into the heap that orders engines by their remaining work."""
         load = self._loads[engine]
         entry = (self._sign * load.work, engine, load.stamp)
         heapq.heappush(self._heap, entry)
@@ -173,7 +173,7 @@ class EngineOrder:
     def first(self) -> int | None:
         """Return the engine with the least remaining work (or most, for `most_first`), or None if there is no engine.
 
-        The engine keeps its position in the order until a change of its load gives it a new stamp.
+        The engine stays in the heap until its load changes.
         """
         while self._heap:
             # Entries of engines that died, or whose work has changed, are still in the heap.

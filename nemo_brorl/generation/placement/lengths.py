@@ -103,7 +103,7 @@ class _Task:
     squares_within: float = 0.0  # squared deviations from the mean of their prompt
 
     def add(self, logs: NDArray[np.float64], fading: float) -> None:
-        """Add the ln lengths of one prompt's responses to the sums, after multiplying all sums by `fading`."""
+        """Add the ln lengths of one prompt's responses to a task's sums, after multiplying these by `fading`."""
         self.num *= fading
         self.total *= fading
         self.squares *= fading

@@ -242,7 +242,7 @@ class ChunkPlacement:
             self._waiting.first_in_line.append(chunk)
 
     def kept(self, chunk: int) -> None:
-        """Leave a chunk of rollouts with its engine, which had started the chunk before it was to return it."""
+        """Leave a chunk of rollouts with its engine, which had started it before it was asked to give it back."""
         steal = self._resolve_steal(chunk)
         if steal is not None:
             # Without this it would be proposed again at once.

@@ -36,7 +36,7 @@ class ScoringModel(GPTModel):
     """A GPTModel whose last stage returns the result of `score` for the hidden states, instead of logits."""
 
     def score(self, hidden_states: Tensor, packing: Any) -> Tensor:
-        """Return the model's output for the last layer's hidden states [T, 1, h] of T tokens.
+        """Return what the model outputs instead of logits, for the last layer's hidden states [T, 1, h] of T tokens.
 
         Under sequence parallelism every tensor-parallel rank has only its share of the tokens.
         """
@@ -104,9 +104,9 @@ class SavePlan(TorchDistSaveShardedStrategy):
 
 
 def keep_results_in_process() -> None:
-    """Make Megatron's checkpoint writer return results on a queue inside this process.
+    """Make Megatron's checkpoint writer return its results on a queue inside this process.
 
-    By default the writer starts a manager process.
+    By default the writer starts a manager process for the queue.
     """
     filesystem_async._results_queue = queue.Queue()
 

@@ -138,8 +138,8 @@ class MegatronPolicy:
     def finish_update(self, timeout_s: float | None = None) -> UpdateReport | None:
         """Wait for the policy's update and return its report, or None if it takes longer than `timeout_s` seconds.
 
-        The wait starts no stage of the heartbeat, so that a caller can do other work meanwhile. Call `stalled` to learn
-        which ranks make no progress.
+        The heartbeat, which records the run's current stage and its progress, counts this wait as no stage, so that a
+        caller can do other work meanwhile. Call `stalled` to learn which policy ranks make no progress.
         """
         assert self._updating is not None, "no update was begun"
         reports: list[UpdateReport] | None = self._results(self._updating, timeout_s)

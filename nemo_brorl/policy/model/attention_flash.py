@@ -295,7 +295,7 @@ def _pairs_of_block(start: int, block: Block, span: Span) -> Iterator[_Pair]:
 
 
 def _joined(parts: Sequence[slice]) -> tuple[slice, ...]:
-    """Return the slices in their order, with each slice that begins where the last one ends joined to it."""
+    """Return slices of tensor rows in the given order, each joined to the previous one if that ends where it begins."""
     runs: list[slice] = []
     for part in parts:
         if runs and runs[-1].stop == part.start:
@@ -371,7 +371,7 @@ def _rows(tensor: Tensor, parts: Sequence[slice]) -> Tensor:
 
 
 def _add_rows(total: Tensor, rows: Tensor, parts: Sequence[slice]) -> None:
-    """Add the concatenated `rows` to the slices of `total` that they were taken from."""
+    """Add the gradients `rows` of concatenated slices of a tensor to these slices of the whole gradient `total`."""
     sizes = [_length(part) for part in parts]
     for part, mine in zip(parts, rows.split(sizes), strict=True):
         total[part] += mine

@@ -89,7 +89,7 @@ def moe_settings(
 
 
 def prepare_experts(config: MoeConfig, models: Sequence[torch.nn.Module]) -> None:
-    """Give experts gradient buffers of their own, freeze routers if so set, and make token dispatchers free memory.
+    """Give experts gradient buffers of their own, freeze routers if configured, and make token dispatchers free memory.
 
     Call it before gradient buffers are made. Megatron gives experts their own buffers and optimizer only with expert
     parallelism. Here they always have them, so that a checkpoint of one parallel layout has the parts that another

@@ -72,9 +72,9 @@ class PackedRotary(RotaryEmbedding):
         self.table = torch.empty(0)
 
     def get_rotary_seq_len(self, *args: Any, **kwargs: Any) -> Packing:
-        """Return the layout of the packed row (`Packing`), which is among the arguments of Megatron's call.
+        """Return the layout of the packed row (`Packing`), which Megatron passes among the arguments.
 
-        Megatron passes the result to `forward`, which needs nothing else.
+        Megatron then gives the result to the rotary embedding's `forward`, which needs nothing but the layout.
         """
         for value in (*args, *kwargs.values()):
             if isinstance(value, Packing):
@@ -151,8 +151,8 @@ def rotated_at_once(
 ) -> Tensor:
     """Return queries or keys after rotary embedding, without in-place steps, so that torch compiles a single kernel.
 
-    The kernel reads and writes every head once. Both halves are one expression. Of two expressions put together torch
-    would compute each for every number.
+    The kernel reads and writes every head once. One expression computes both halves of a head. If two expressions were
+    concatenated, torch would compute both of them for every number.
     """
     turns = table.index_select(0, positions)
     cosine, sine = turns[:, None, None].chunk(2, -1)

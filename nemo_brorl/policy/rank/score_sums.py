@@ -24,9 +24,9 @@ class ScoreSums:
         self.drift = TokenSums()
 
     def add(self, row: Row, scores: TokenScores) -> None:
-        """Add the entropies of a packed row's tokens, and the differences of their log-probs in trainer and sampler.
+        """Add a packed row's entropies and its log-prob differences of trainer and sampler to the sums for metrics.
 
-        The scores are from before the update.
+        The collision probabilities of its tokens are added too. `scores` are those under the weights before the update.
         """
         undecided = {
             "policy/entropy": scores.entropies.double().sum(),

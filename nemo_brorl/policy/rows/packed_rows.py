@@ -268,7 +268,7 @@ class GroupArrays:
     def prompt_routes(self) -> Routes | None:
         """Return the experts [P, layers, k] that an engine chose for the prompt's tokens, or None if they are unknown.
 
-        They come from the first chunk of the group's rollouts that has them.
+        They come from the group's first chunk of rollouts in which they are recorded.
         """
         for chunk in self.chunks:
             if chunk.prompt_routes is not None:

@@ -48,7 +48,7 @@ def build_row(
 ) -> Row:
     """Return the row of tokens that this policy rank reads for the prompts and responses of a micro-batch.
 
-    The row is padded with a document of its own to at least `at_least` tokens and a multiple of `settings.multiple`.
+    A separate document pads the row to at least `at_least` tokens and a multiple of `settings.multiple`.
     """
     segments = build_segments(packed_groups, settings.min_shared_tokens)
     choose_owners(segments, settings.context_size)
@@ -89,7 +89,7 @@ class _RowDraft:
         self.context_keys: list[Int64] = []  # [3, tokens] of the context, like `keys`
 
     def place_whole(self, segments: Sequence[Segment]) -> None:
-        """Append to the packed row the segments that this context-parallel rank has whole, end to end.
+        """Append to the packed row the prefix-tree segments that this context-parallel rank has whole, end to end.
 
         Adjacent segments of equal length and with the same parent in the prefix tree become one block of the attention.
         """
@@ -119,7 +119,8 @@ class _RowDraft:
     def place_cut(self, segments: Sequence[Segment]) -> None:
         """Append to the packed row this rank's two pieces of each segment that is split over context-parallel ranks.
 
-        The segments have equal length and the same parent in the prefix tree of their group.
+        The segments are runs of tokens in the prefix tree of a group's responses. They have equal length and the same
+        parent in the tree.
         """
         num = len(segments)
         length = segments[0].length
@@ -162,9 +163,10 @@ class _RowDraft:
         segments: Sequence[Segment],
         positions: Int64,
     ) -> None:
-        """Record which context-parallel rank holds each token of the split segments, and its index there.
+        """Record which context-parallel rank holds each token of split segments, and the token's index on that rank.
 
-        Every rank has the early pieces of all segments, then the late pieces.
+        Segments are runs of tokens in a prefix tree of responses. Every rank has an early and a late piece of each:
+        first the early pieces of all segments, then the late pieces.
         """
         num = len(segments)
         size = self.settings.context_size
@@ -209,7 +211,7 @@ class _RowDraft:
     def finish(self, segments: Sequence[Segment], temperature: float) -> Row:
         """Return the finished row of tokens for this context-parallel rank.
 
-        `segments` are the segments of all ranks.
+        `segments` are the prefix-tree segments of the micro-batch's responses, also those that other ranks have.
         """
         predicted = _Predicted(segments)
         responses = predicted.responses
@@ -341,7 +343,8 @@ class _ResponseValues:
 def _source_rows(segments: Sequence[Segment], starts: Int64) -> Int64:
     """Return for every predicted token the row index of the token before it, or -1 if another rank has that token.
 
-    `starts` [segments] are the indices of the segments' first predicted tokens in the result.
+    `segments` are runs of tokens in a prefix tree of responses. `starts` [segments] are the indices of their first
+    predicted tokens in the result.
     """
     rows = _joined([segment.rows[segment.num_given :] for segment in segments], np.int64)
     sources = np.empty_like(rows)
@@ -359,14 +362,14 @@ def _seen(segment: Segment) -> tuple[Span, ...]:
 
 
 def _numbers(segments: Sequence[Segment]) -> tuple[Int64, Int64]:
-    """Return each segment's number in the row of tokens, and the last number in its subtree of the prefix tree."""
+    """Return each prefix-tree segment's number in the row of tokens, and the last number in the segment's subtree."""
     numbers = [segment.number for segment in segments]
     last_numbers = [segment.last_number for segment in segments]
     return np.array(numbers), np.array(last_numbers)
 
 
 def _joined(parts: Sequence[np.ndarray], dtype: type) -> np.ndarray:
-    """Return arrays concatenated, or an empty array of `dtype`."""
+    """Return the concatenation of arrays, or an empty array of `dtype` if there are no arrays."""
     if not parts:
         return np.empty(0, dtype)
     return np.concatenate(parts).astype(dtype, copy=False)

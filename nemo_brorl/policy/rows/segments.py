@@ -58,7 +58,7 @@ class Segment:
 
     @property
     def ancestors(self) -> list[Segment]:
-        """Ancestors of the segment in its prefix tree, from the root to the segment's parent."""
+        """Ancestors of a segment in the prefix tree of a group's responses, from the root to the segment's parent."""
         if self.parent is None:
             return []
         return [*self.parent.ancestors, self.parent]
@@ -69,14 +69,17 @@ class Segment:
 
     @property
     def row_before(self) -> int:
-        """Index in this rank's row of the token before the segment's first predicted one, or -1 on another rank."""
+        """Index in this rank's row of the token before a prefix-tree segment's first predicted token.
+
+        It is -1 where another rank has the token before.
+        """
         if self.parent is None:
             return int(self.rows[self.num_given - 1])
         return int(self.parent.rows[-1])
 
     @property
     def known_routes(self) -> Iterator[tuple[Int64, Routes]]:
-        """Pairs of row indices and MoE experts, for those tokens of this segment whose experts the engine has recorded.
+        """Pairs of row indices and MoE experts for tokens of a prefix-tree segment whose experts the engine recorded.
 
         They come from the last response that contains the segment. Only at the end of a response a token has no
         recorded experts, and the last response does not end with the segment unless all do.
@@ -90,7 +93,7 @@ class Segment:
                 yield rows, self.part_of(response.routes)
 
     def part_of(self, values: np.ndarray) -> np.ndarray:
-        """Return the values of this segment's predicted tokens, out of the values [T] of a response's tokens."""
+        """Return the values of a prefix-tree segment's predicted tokens, out of a response's token values [T]."""
         end = self.first_token + self.num_predicted
         return values[self.first_token : end]
 
@@ -122,7 +125,10 @@ def build_segments(packed_groups: Sequence[PackedGroup], min_shared_tokens: int 
 
 
 def number_segments(segments: Sequence[Segment]) -> None:
-    """Set each segment's number in a packed row and the last number in its subtree, which only FlexAttention needs."""
+    """Set each prefix-tree segment's number in a packed row and the last number in its subtree.
+
+    Only FlexAttention needs these numbers.
+    """
     for number, segment in enumerate(segments):
         segment.number = number
         for ancestor in (*segment.ancestors, segment):
@@ -190,7 +196,7 @@ def num_shared(one: Int32, other: Int32) -> int:
 
 
 def _end(segment: Segment | None) -> int:
-    """Return the index of the first token of a response that comes after this segment."""
+    """Return the index of a response's first token after this segment of its prefix tree, or 0 without a segment."""
     if segment is None:
         return 0
     return segment.first_token + segment.length - segment.num_given
@@ -213,7 +219,7 @@ def _in_order(segment: Segment) -> Iterator[Segment]:
 
 
 def choose_owners(segments: Sequence[Segment], context_size: int) -> None:
-    """Give each segment, longest first, to the context-parallel rank that has the fewest tokens so far.
+    """Give each prefix-tree segment, longest first, to the context-parallel rank that has the fewest tokens so far.
 
     Segments that responses share and long segments are split over all ranks instead. All ranks make the same choice.
     """
@@ -233,7 +239,7 @@ def choose_owners(segments: Sequence[Segment], context_size: int) -> None:
 
 
 def runs_of_equals(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
-    """Yield lists of adjacent segments that have equal length and the same parent in the prefix tree."""
+    """Yield lists of a packed row's adjacent segments that have equal length and the same parent in the prefix tree."""
 
     def length_and_parent(segment: Segment) -> tuple[int, int]:
         return segment.length, id(segment.parent)
@@ -245,7 +251,7 @@ def runs_of_equals(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
 def routes_of_row(segments: Sequence[Segment], num_tokens: int) -> Routes | None:
     """Return the engine's MoE experts [tokens, layers, k] for the tokens in this rank's row, or None if none are known.
 
-    The segments must have been placed in the row. Tokens whose experts are unknown get `NO_ROUTE`.
+    The segments of the prefix trees must have been placed in the row. Tokens whose experts are unknown get `NO_ROUTE`.
     """
     known: list[tuple[Int64, Routes]] = []
     for segment in segments:

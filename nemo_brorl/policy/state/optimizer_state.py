@@ -46,7 +46,7 @@ def _sharded_state(
     is_loading: bool,
     metadata: Mapping[str, Any],
 ) -> dict[int, dict[str, Any]]:
-    """Return each parameter's optimizer state for a checkpoint, by its number in the order of the buffers.
+    """Return each parameter's optimizer state for a checkpoint, by its number in the order of the gradient buffers.
 
     Megatron numbers parameters in this way too.
     """
@@ -154,7 +154,7 @@ def _on_host(flat: Tensor) -> Tensor:
 
 
 def _nothing(flat: Tensor) -> Tensor:
-    """Return a placeholder for optimizer state that another rank writes: it has the dtype and one element."""
+    """Return a placeholder with the state's dtype and one element for optimizer state that another rank writes."""
     return torch.empty(1, dtype=flat.dtype)
 
 
