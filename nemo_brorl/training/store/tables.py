@@ -77,10 +77,7 @@ def rollouts_table(
     stored: StoredGroup,
     arrays: Sequence[ChunkArrays],
 ) -> pa.Table:
-    """Return the rollout store's table with a row for each of a group's N rollouts, without texts.
-
-    `arrays` are the token arrays of the chunks in which the rollouts were sampled.
-    """
+    """Return a table with a row for each of a group's N rollouts, without texts, from the rollouts' token arrays."""
     scored = stored.scored
     chunks = scored.group.chunks
     num = scored.group.num_rollouts
