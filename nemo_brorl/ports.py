@@ -108,7 +108,7 @@ class GenerationSession(Protocol):
         """
 
     def cut(self, uids: Collection[str]) -> None:
-        """Stop sampling for these prompts now, which ends all their unfinished rollout requests.
+        """Stop sampling for the prompts with these uids now, which ends all their unfinished rollout requests.
 
         `poll` still returns a chunk of rollouts for each of these requests: its finished rollouts, possibly none, and
         its unfinished rollouts as `partial`.
@@ -233,8 +233,8 @@ class Policy(Protocol):
     def hf_log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> list[Float32]:
         """Return the response tokens' log-probs as Hugging Face transformers computes them with the policy's weights.
 
-        The parity gate compares the policy's log-probs with them. Returns one array [T] for each sequence, as
-        `log_probs` does.
+        The parity gate at the start of a run compares them with the log-probs of the policy and of the engines.
+        Returns one array [T] for each sequence.
         """
 
     def weight_manifest(self) -> list[TensorInfo]:
@@ -254,7 +254,7 @@ class Policy(Protocol):
         """Yield the policy's weights as buckets of tensors, in the order of the weight manifest.
 
         Each bucket comes with, or is followed by, a copy for engines that start later, if copies are kept. Raises
-        WeightSyncError, which names the rank, when a rank is late.
+        WeightSyncError, which names the policy rank, when a policy rank is late.
         """
 
     def begin_save(self, folder: Path) -> None:
@@ -347,7 +347,7 @@ class MetricSink(Protocol):
         """Record the metrics of one training step, each named `group/name`."""
 
     def close(self) -> None:
-        """Flush the metrics that are still buffered."""
+        """Flush the training metrics that a metrics logger still buffers."""
 
 
 class RolloutStore(Protocol):
@@ -356,11 +356,12 @@ class RolloutStore(Protocol):
     def write(self, record: StepRecord) -> None:
         """Start to write the rollouts of one training step to the rollout store.
 
-        They replace an earlier record of the same step. Never raises: a record that cannot be written is a warning.
+        They replace an earlier record of the same training step. Never raises: rollouts that cannot be written cause
+        only a warning.
         """
 
     def flush(self) -> None:
-        """Wait until all step records whose writing has started are written, or have failed."""
+        """Wait until all rollouts passed to `write` are in the rollout store, or their writing has failed."""
 
     def drop_after(self, step: int | None) -> None:
         """Remove the stored rollouts of all training steps after `step`, which a resumed run will write again.

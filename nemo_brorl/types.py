@@ -355,7 +355,7 @@ class ScoredGroup:
 
     @property
     def indices(self) -> Int32:
-        """Index of each rollout within the requested group. Some are missing if its sampling was ended early."""
+        """Index of each rollout within the requested group. Some are missing if sampling of the group ended early."""
         return np.concatenate([chunk.indices for chunk in self.group.chunks])
 
 

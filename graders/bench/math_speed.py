@@ -67,9 +67,9 @@ def make_pairs(name: str, num: int) -> list[Pair]:
 
 
 def measure(pairs: Path, folder: Path) -> tuple[float, float]:
-    """Score pairs of a reference answer and a response with the checkout in `folder`.
+    """Score pairs of a reference answer and a response with the repository checkout in `folder`.
 
-    `pairs` is a file. Returns (CPU seconds, mean reward).
+    `pairs` is the file that holds the pairs. Returns (CPU seconds, mean reward).
     """
     environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{folder / 'graders'}", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", MEASURE, str(pairs)]
@@ -79,9 +79,10 @@ def measure(pairs: Path, folder: Path) -> tuple[float, float]:
 
 
 def compare(old: Path | None, num: int, repeats: int) -> dict[str, dict[str, float]]:
-    """Return how many mathematical answers this checkout and another one score per CPU second, and the ratio.
+    """Return how many mathematical answers two checkouts of the repository score per CPU second, and the ratio.
 
-    The figures are medians, by kind of answers. Without `old` only this checkout is measured.
+    The figures are medians, by kind of answers. Without `old`, the folder of the older checkout, only the checkout
+    that holds this script is measured.
     """
     folders = {"new": ROOT}
     if old is not None:
@@ -93,7 +94,7 @@ def compare(old: Path | None, num: int, repeats: int) -> dict[str, dict[str, flo
 
 
 def compare_kind(name: str, num: int, folders: dict[str, Path], repeats: int) -> dict[str, float]:
-    """Return how many answers of one kind each checkout scores per CPU second.
+    """Return how many mathematical answers of one kind each checkout of the repository scores per CPU second.
 
     Also returns the mean rewards, and the ratio of the new checkout to the old one.
     """
@@ -121,7 +122,7 @@ def print_comparison(result: dict[str, dict[str, float]]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure how many answers the verifier `math` scores per CPU second in this checkout and another one.
+    """Measure how many answers the verifier `math` scores per CPU second in one or two checkouts.
 
     Prints the comparison for each kind of answers.
     """

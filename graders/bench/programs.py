@@ -53,7 +53,10 @@ code.close()
 
 
 def measure_seconds(folder: Path, kind: str, num: int) -> float:
-    """Return the seconds in which the checkout in `folder` scores one program with tests of the kind `kind`."""
+    """Return the seconds in which the verifier `code` scores one program with tests of the kind `kind`.
+
+    The verifier is that of the repository checkout in `folder`.
+    """
     tests, response = KINDS[kind]
     environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{folder / 'graders'}"}
     request = json.dumps([tests, response, num])
@@ -71,9 +74,9 @@ def measure_seconds(folder: Path, kind: str, num: int) -> float:
 
 
 def main() -> None:
-    """Measure how fast the verifier `code` scores programs in this checkout and in another one.
+    """Measure how fast the verifier `code` scores programs in one or two checkouts of the repository.
 
-    Prints the medians for each kind of tests.
+    Prints the median time of a program for each kind of tests.
     """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--against", type=Path, help="a checkout of another revision")

@@ -36,7 +36,7 @@ def ended_children_cpu_s() -> float:
 def score_groups(payloads: Sequence[dict[str, Any]], size: int, is_shared: bool) -> tuple[float, float]:
     """Score groups of answers with one process for all prompts (`is_shared`) or a new process for each prompt.
 
-    Returns (seconds, CPU seconds). Loading the tasks counts in the CPU seconds alone.
+    Returns (seconds, CPU seconds). Loading the reasoning_gym tasks counts in the CPU seconds alone.
     """
     isolation = ScoringTask.isolation
     if is_shared:

@@ -24,7 +24,10 @@ class Answers:
         self._payload = payload
 
     def read(self, text: str) -> str | None:
-        """Return the answer in a response, or None when it gives no answer. Raises whatever the verifier raises."""
+        """Return the answer in a response, or None when it gives none.
+
+        Raises the errors of the prompt's verifier.
+        """
         return self._reader(text)
 
     def read_or_blank(self, text: str) -> str | None:
@@ -88,8 +91,8 @@ class Reading(NamedTuple):
 def reading_of(verifier: str, payload: Payload, response: str, place: str | None) -> Reading:
     """Return the answer that the verifiers of a prompt read in a response, with its location and the right answers.
 
-    `place` names the location of the answer: tags, boxed or last; None: the verifiers read no answer. The verifier
-    `math` reads the location from the payload instead.
+    `place` names the location of the answer: tags, boxed or last. It is None when the verifiers read no answer. The
+    verifier `math` reads the location from the payload instead.
     """
     if "math" in names_in(verifier, payload):
         place = place_of(payload)

@@ -111,9 +111,9 @@ class Pool:
         """Score texts with processes or remote services, as each verifier and each part of a composite verifier needs.
 
         `prompt` has the prompt's messages, which are sent to services. `counts` has the number of responses for each
-        text, one each without it. Raises ConfigError when a verifier cannot be loaded or an API key is missing, and
-        ResourceError when no process can be started. Raises ServiceError when a service fails and settings say that
-        this ends the run.
+        text. Without `counts` each text is one response. Raises ConfigError when a verifier cannot be loaded or an API
+        key is missing, and ResourceError when no process can be started. Raises ServiceError when a service fails and
+        settings say that this ends the run.
         """
         if is_remote(verifier):
             remote = self._services()
@@ -138,9 +138,9 @@ class Pool:
             self._processes.load(verifier)
 
     def take_usage(self) -> dict[str, float]:
-        """Return counts of requests to scoring services since the last call of this method, by the name of the metric.
+        """Return counts and seconds of requests to scoring services since the last call of this method, by metric.
 
-        The names come without the group of the metric.
+        The names of the metrics come without the prefix of their group.
         """
         return self._services().take_usage()
 
@@ -166,9 +166,10 @@ class Pool:
 
 
 def grade(verifier: str, payload: Mapping[str, Any], response: str, seconds: float = SECONDS) -> Grade:
-    """Grade one response with a verifier in a process of its own, where a `Pool` would grade many faster.
+    """Grade one response with a verifier in a new process.
 
-    Raises DataError for a payload that the verifier cannot score with, and ConfigError for an unknown verifier.
+    A `Pool` grades many responses faster. Raises DataError for a payload that the verifier cannot score with, and
+    ConfigError for an unknown verifier.
     """
     with Pool(seconds) as pool:
         return pool.grade(verifier, payload, [response])[0]

@@ -172,7 +172,7 @@ def show_node_logs(
 
 
 def kept_logs(target: Target, node: str) -> list[Path]:
-    """Return the stored Ray logs of a node from the newest attempt (`try_…`) among all jobs of a run."""
+    """Return the stored Ray logs of a node from the newest attempt to train (`try_…`) among all Slurm jobs of a run."""
     if target.run is None:
         return []
     tries = list((target.run / "jobs").glob("*/logs/try_*"))

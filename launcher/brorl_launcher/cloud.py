@@ -42,14 +42,14 @@ class CloudJob:
 
     @property
     def name(self) -> str:
-        """The run folder's name, reduced to the letters that Kubernetes accepts."""
+        """Return the run folder's name in a form that Kubernetes accepts: lower-case letters, digits and hyphens."""
         folder = Path(self.config.exp_manager.explicit_log_dir).name
         letters = re.sub(r"[^a-z0-9]+", "-", folder.lower())
         return letters[:MAX_NAME].strip("-") or "brorl"
 
     @property
     def train_command(self) -> str:
-        """The training command, which reads its settings from the folder `SETTINGS`."""
+        """Return the shell command that trains with the settings in the pod's folder `SETTINGS`."""
         python = self.site.python or PYTHON
         return f"{python} -m nemo_brorl train --config-path {SETTINGS} --config-name config"
 

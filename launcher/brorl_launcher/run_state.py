@@ -55,18 +55,18 @@ class RunStatus:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run's last step has its checkpoint."""
+        """Return whether the training run has the checkpoint of its last step."""
         return self.max_steps is not None and self.checkpoint is not None and self.checkpoint >= self.max_steps
 
     @property
     def step_s(self) -> float | None:
-        """Mean seconds of the run's last training steps, from the stages that were timed."""
+        """Return the mean seconds of the run's last training steps, from the stages that were timed."""
         times = [step_seconds(row) for row in self.rows[-PACE_STEPS:] if row["step"] > 0]
         return statistics.fmean(times) if times else None
 
     @property
     def remaining_s(self) -> float | None:
-        """Estimated seconds of training until the run's last step. None: unknown."""
+        """Return the estimated seconds of training until the run's last step, or None when they are unknown."""
         if self.step_s is None or self.step is None or self.max_steps is None:
             return None
         return max(self.max_steps - self.step, 0) * self.step_s

@@ -177,7 +177,7 @@ def _number(
     row: Row,
     name: str,
 ) -> float | None:
-    """Return a metric's finite number in a row, or None."""
+    """Return the value of a metric in a row of the metrics file, or None if it is absent or not a finite number."""
     value: Any = row.get(name)
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if is_number else None

@@ -224,7 +224,7 @@ def _wrong_container(site: Site) -> Iterator[str]:
 
 
 def seconds_of(time: str) -> int:
-    """Return the seconds of a time limit in Slurm's form, which `TIME` must match."""
+    """Return the seconds of a time limit in Slurm's form, such as 4:00:00. It must match the pattern `TIME`."""
     days, _, rest = time.rpartition("-")
     numbers = [int(part) for part in rest.split(":")] + [0, 0]
     return int(days or 0) * 86_400 + numbers[0] * 3_600 + numbers[1] * 60 + numbers[2]

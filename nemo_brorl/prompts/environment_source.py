@@ -72,17 +72,17 @@ class AnsweredSource:
 
     @property
     def size(self) -> int | None:
-        """Number of questions in one epoch of the data source whose questions start the episodes. None: endless."""
+        """Number of questions in one epoch of a data source that start an environment's episodes. None: endless."""
         return self.source.size
 
     @property
     def levels(self) -> Mapping[str, TaskLevel]:
-        """Difficulty levels of the tasks of the data source whose questions start the episodes."""
+        """Difficulty levels of the tasks of a data source whose questions start an environment's episodes."""
         return self.source.levels
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of the questions of the data source whose questions start the episodes."""
+        """Fingerprint of the questions of a data source that start an environment's episodes."""
         return self.source.fingerprint
 
     def question(self, index: int) -> Question:
@@ -100,7 +100,7 @@ class DrawnSource:
     levels: Mapping[str, TaskLevel] = {}
 
     def __init__(self, episodes: Episodes, held_out_fraction: float, split: str, seed: str) -> None:
-        """Check that the environment can draw its own tasks. Raises ConfigError if it cannot."""
+        """Check that an environment can draw its own tasks. Raises ConfigError if it cannot."""
         self.episodes = episodes
         self.held_out_fraction = held_out_fraction
         self.split = split
@@ -109,11 +109,11 @@ class DrawnSource:
 
     @property
     def size(self) -> int | None:
-        """Number of tasks that the environment draws: None (endless), or 0 for a held-out split without tasks."""
+        """Number of tasks that an environment draws: None (endless), or 0 for a held-out split without tasks."""
         return size_of_drawn(self.split, self.held_out_fraction)
 
     def question(self, index: int) -> Question:
-        """Return the start of an episode whose task the environment draws by seed and `index`.
+        """Return the start of an episode whose task an environment draws by seed and `index`.
 
         Raises DataError when the environment draws no task of this split.
         """

@@ -102,7 +102,7 @@ class FileSource:
 
     @property
     def size(self) -> int:
-        """Number of questions in one epoch, which is the number of rows in use."""
+        """Number of questions in one epoch, which is the number of rows of the data files in use."""
         return len(self.rows)
 
     @property
@@ -112,7 +112,7 @@ class FileSource:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of all row texts and of the rows in use, by which a resumed run notices changed data."""
+        """Hash of the data files' questions and of the row numbers in use, by which a resumed run notices changes."""
         digest = hashlib.blake2b(digest_size=8)
         digest.update(self.file.hashes.tobytes())
         digest.update(self.rows.tobytes())

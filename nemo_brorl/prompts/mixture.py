@@ -36,9 +36,9 @@ class Mixture:
     size = None
 
     def __init__(self, domains: Sequence[Domain], seed: str) -> None:
-        """Compute how many of every `BLOCK` consecutive draws each domain of a data mixture gets.
+        """Compute how many of every `BLOCK` consecutive questions each domain of a data mixture provides.
 
-        Raises DataError if all weights are 0 or a domain with a weight gets no draw.
+        Raises DataError if all weights are 0 or a domain with a weight provides no question.
         """
         self.domains = tuple(domains)
         self.seed = seed
@@ -52,7 +52,7 @@ class Mixture:
         return "/".join(fingerprints)
 
     def draw(self, position: int) -> tuple[int, int]:
-        """Return which domain of a data mixture the draw at `position` comes from, and that domain's own draw index."""
+        """Return the domain that question `position` of a data mixture comes from, and its index in the domain."""
         if len(self.domains) == 1:
             return 0, position
         block, place = divmod(position, BLOCK)
@@ -62,7 +62,7 @@ class Mixture:
         return number, before + int(ranks[place])
 
     def draws_before(self, position: int) -> list[int]:
-        """Return how many draws of each domain of a data mixture come before `position`."""
+        """Return how many of the first `position` questions of a data mixture come from each domain."""
         if len(self.domains) == 1:
             return [position]
         block, place = divmod(position, BLOCK)
@@ -72,15 +72,16 @@ class Mixture:
         return [int(num) for num in draws]
 
     def question(self, index: int) -> Question:
-        """Return question `index` of a data mixture, from the domain that the draw belongs to."""
+        """Return question `index` of a data mixture, which comes from one of the mixture's domains."""
         number, rank = self.draw(index)
         domain = self.domains[number]
         return domain.source.question(rank)
 
     def _make_block(self, block: int) -> tuple[Int64, Int64]:
-        """Return the domain of each draw in a block of the data mixture, and its rank in that domain, both [BLOCK].
+        """Return the domain of each question in a block of a data mixture, and its rank in that domain, both [BLOCK].
 
-        The rank of a draw is the number of draws of the same domain that precede it in the block."""
+        The rank of a question is the number of questions of the same domain that precede it in the block.
+        """
         order: list[int] = []
         for number, count in enumerate(self._counts):
             order += [number] * count
@@ -95,7 +96,7 @@ class Mixture:
 
 
 def _counts(domains: Sequence[Domain]) -> list[int]:
-    """Return how many of `BLOCK` consecutive draws each domain of a data mixture gets.
+    """Return how many of `BLOCK` consecutive questions each domain of a data mixture provides.
 
     The count is the domain's share of the sum of all weights, rounded by largest remainders so that the counts sum to
     BLOCK.

@@ -59,7 +59,7 @@ class Source(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Text that changes whenever the source's questions change, or "" if settings alone determine the questions."""
+        """Text that changes whenever a data source's questions change, or "" if settings alone determine them."""
 
     @property
     def levels(self) -> Mapping[str, TaskLevel]:

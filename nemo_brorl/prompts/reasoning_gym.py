@@ -84,7 +84,7 @@ class ReasoningGymSource:
 
     @property
     def size(self) -> int | None:
-        """Number of questions: None, because they are generated without end, or 0 for an empty held-out split."""
+        """Number of Reasoning Gym questions: None (generated without end), or 0 for an empty held-out split."""
         return size_of_drawn(self.split, self.held_out_fraction)
 
     def question(self, index: int) -> Question:

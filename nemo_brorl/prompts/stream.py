@@ -90,7 +90,7 @@ class PromptStream:
         return changes
 
     def metrics(self) -> dict[str, float]:
-        """Return the skipped long prompts and the epochs of each domain, and the difficulty level of each task."""
+        """Return the counts of skipped long prompts and epochs by data domain, and each task's difficulty level."""
         metrics: dict[str, float] = {}
         draws_before = self.mixture.draws_before(self.position)
         for domain, draws in zip(self.mixture.domains, draws_before, strict=True):
@@ -158,9 +158,9 @@ class PromptStream:
             level.load_state_dict(own_state)
 
     def _next(self, domain: Domain, rank: int) -> Prompt | None:
-        """Return the prompt of draw `rank` from a domain of the mixture. None: a held-out domain has no more questions.
+        """Return prompt `rank` of a domain of the data mixture. None: a held-out domain has no more questions.
 
-        Prompts that are too long are skipped and counted.
+        Prompts that are too long are skipped and counted, and have no rank.
         """
         for _ in range(MAX_CONSECUTIVE_SKIPS):
             # A skipped question shifts all later draws of the domain by one, so no question is drawn twice.

@@ -51,7 +51,8 @@ def scored_chunk(
 ) -> ScoredChunk:
     """Return a chunk of scored rollouts: the responses that have ended, with the unfinished trajectories set apart.
 
-    If some trajectories are unfinished, `ended` and `unfinished` are references to the tokens of each kind.
+    If some trajectories are unfinished, `ended` and `unfinished` are Ray references to the tokens of the ended and of
+    the unfinished ones.
     """
     partial = scores.unfinished
     if partial is not None:
@@ -83,7 +84,10 @@ def scored_chunk(
 
 
 def _key(first_index: int, chunk: RolloutChunk) -> tuple[str, int]:
-    """Return the key of unfinished trajectories: their prompt's uid and the index of the first one."""
+    """Return the key of a chunk's unfinished trajectories in the table of the workers that hold their environments.
+
+    It is the uid of the prompt and the index of the first unfinished trajectory.
+    """
     return chunk.request.prompt.uid, first_index
 
 
@@ -164,10 +168,10 @@ class VerifierPool:
         """Send a chunk of rollouts to a verifier worker for scoring, in one Ray call.
 
         The worker is the one that holds the environments of the chunk's trajectories, or else the one with the least
-        work. Among about equal ones it is the worker that scored the prompt's other chunks and knows their verdicts. A
-        prompt whose verifier is a service always goes to that worker, so that each text is sent to the service once. A
-        chunk without responses goes to no worker, and the next `poll` returns it. `rows`: indices of the responses to
-        score, the others get reward 0. None: all.
+        work. Among about equal ones it is the worker that scored the prompt's other chunks and knows their verdicts. If
+        a service scores the prompt, all its chunks go to one fixed worker, so that each text is sent to the service
+        once. A chunk without responses goes to no worker, and the next `poll` returns it. `rows`: indices of the
+        responses to score, the others get reward 0. None: all.
         """
         if not len(chunk.lengths):
             self._empty.append(scored_chunk(chunk, NO_SCORES))
@@ -193,7 +197,7 @@ class VerifierPool:
         return cost.index(min(cost))
 
     def _home(self, name: str) -> int:
-        """Return the index of the verifier worker that is assigned to a name, always the same one."""
+        """Return the index of the verifier worker to which a prompt is assigned, always the same one for its `name`."""
         digest = zlib.crc32(name.encode())
         return digest % len(self.workers)
 
@@ -300,7 +304,7 @@ class VerifierPool:
         self.workers = []
 
     def _end(self, reference: Any) -> Submission:
-        """Remove a chunk of rollouts from those that are being scored, and return it with its worker."""
+        """Remove a chunk of rollouts from those that are being scored, and return it with the index of its worker."""
         submission = self._scoring.pop(reference)
         self._moved_at[submission.worker] = time.monotonic()
         self._load[submission.worker] -= len(submission.chunk.lengths)

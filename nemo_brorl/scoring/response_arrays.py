@@ -167,7 +167,7 @@ def _powers(lengths: Int64) -> UInt64:
 def _sums_before(data: ChunkArrays, powers: UInt64) -> UInt64:
     """Return Σ (t_i + 1) b^(e_i) modulo 2^64 over all tokens t before each position of a chunk, [T + 1].
 
-    The sums are parts of token hashes. `powers` are b^(e_i), [T].
+    Token hashes are computed from these sums. `powers` holds the factor b^(e_i) of each token, [T].
     """
     digits = data.token_ids.astype(np.uint64) + np.uint64(1)
     sums = np.zeros(len(digits) + 1, np.uint64)

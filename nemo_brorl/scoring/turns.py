@@ -71,7 +71,7 @@ Judged = tuple[ResponseScores, ChunkArrays | None, ChunkArrays | None]
 
 
 def kept_reasons(reasons: Iterable[str]) -> tuple[str, ...]:
-    """Return a verifier's reasons as they are stored with the rollouts: shortened and valid UTF-8.
+    """Return a verifier's reasons for its scores as they are stored with the rollouts: shortened and valid UTF-8.
 
     The result is empty if all reasons are empty.
     """
@@ -103,7 +103,7 @@ class TurnJudge:
         self._lock = threading.Lock()
 
     def judge(self, chunk: RolloutChunk, data: ChunkArrays) -> Judged:
-        """Score the trajectories that end with this turn, and append an environment's observations to the others.
+        """Score the trajectories that end with their newest turn, and append the environment's observation to the rest.
 
         Returns the scores. If some trajectories are unfinished, it also returns the tokens of the ended and of the
         unfinished ones.
@@ -242,7 +242,7 @@ class TurnJudge:
         data: ChunkArrays,
         outcomes: Sequence[EpisodeOutcome],
     ) -> list[list[int]]:
-        """Return the tokens of each trajectory's new observation, empty for a trajectory that ends with this turn."""
+        """Return the tokens of the environment's newest observation by trajectory, empty where a trajectory ends."""
         prompt = chunk.request.prompt
         limit = chunk.request.sampling.max_tokens
         observations: list[list[int]] = []

@@ -78,8 +78,9 @@ class VerifierWorker:
     ) -> Judged:
         """Score the responses of a chunk of rollouts, or let an environment take its trajectories one turn further.
 
-        Without an environment all responses end. `chunk` comes without its tokens, which are in `data`. `rows` and the
-        errors raised are those of `score`.
+        Without an environment all responses end. `chunk` comes without its tokens, which are in `data`. `rows`: indices
+        of the responses to score without an environment, the others get reward 0. None: all. Raises what `score`
+        raises.
         """
         began_at = time.time()
         prompt = chunk.request.prompt
@@ -172,11 +173,11 @@ class VerifierWorker:
         return tuple(answer_of[text] for text in texts)
 
     def close(self) -> None:
-        """Kill all child processes and end requests to scoring services."""
+        """Kill all child processes of a verifier worker and end its requests to scoring services."""
         if self.turn_judge is not None:
             self.turn_judge.host.close()
         self.pool.close()
 
     def child_pids(self) -> list[int]:
-        """Return the process ids of the current child processes."""
+        """Return the process ids of a verifier worker's current child processes."""
         return self.pool.child_pids()

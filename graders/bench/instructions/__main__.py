@@ -62,7 +62,7 @@ def draw_cases(per_type: int, seed: int) -> Iterator[InstructionCase]:
 
 
 def read_cases(said: Path, asked: Path) -> Iterator[InstructionCase]:
-    """Yield real responses to a benchmark's prompts, one case for each instruction of a prompt."""
+    """Yield a case for each instruction in a benchmark's prompts, with a real response to the prompt."""
     responses = {}
     for line in said.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)

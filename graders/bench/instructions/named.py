@@ -84,7 +84,10 @@ def find_reason(
     response: str,
     is_generic: bool,
 ) -> str | None:
-    """Return why a verdict that differs from the official checker's is intended, or None when it is not intended."""
+    """Return why an instruction's verifier intentionally differs from the official checker on a response, or None.
+
+    None means that the difference is not intended.
+    """
     if is_generic and kind == ZERO:
         return VACUOUS
     if judging == "loose" and kind == ZERO and name.startswith(COMPARING) and "\n" in response:

@@ -27,7 +27,7 @@ def main() -> None:
 
 
 def check_text(checker: Any, text: str) -> bool | None:
-    """Return whether a text follows an instruction by its official checker, or None when the checker raises.
+    """Return whether the official checker of an instruction accepts a text, or None when the checker raises.
 
     An empty text follows no instruction.
     """

@@ -43,7 +43,10 @@ class FromEnvironment(str):
 
 
 def as_written(value: Any) -> Any:
-    """Copy dataclasses, mappings and sequences, with `${oc.env:KEY}` for each value of an environment variable."""
+    """Copy settings, with the text `${oc.env:KEY}` in place of each string that came from an environment variable.
+
+    Settings are dataclasses, mappings and sequences.
+    """
 
     def written(text: str) -> str:
         if isinstance(text, FromEnvironment):
@@ -54,7 +57,10 @@ def as_written(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Copy dataclasses, mappings and sequences, with an ordinary string for each value of an environment variable."""
+    """Copy settings, with a plain `str` in place of each string that remembers its environment variable.
+
+    Settings are dataclasses, mappings and sequences.
+    """
     return _changed(value, str)
 
 
@@ -92,13 +98,16 @@ def hidden(
 
 
 def remember(values: Iterable[FromEnvironment]) -> None:
-    """Let `restored` fill in these values of environment variables, which the settings of this process hold."""
+    """Allow files that are read from now on to refer to these values of environment variables as `${oc.env:KEY}`.
+
+    The settings of this process hold the values.
+    """
     for value in values:
         _own[value.written] = value
 
 
 def texts_of(value: Any) -> list[FromEnvironment]:
-    """Return all values of environment variables in dataclasses, mappings and sequences."""
+    """Return all strings in dataclasses, mappings and sequences that came from environment variables."""
     texts: list[FromEnvironment] = []
 
     def collect(text: str) -> str:

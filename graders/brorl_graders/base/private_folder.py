@@ -69,7 +69,7 @@ def _what_is_wrong(folder: Path) -> str:
 
 
 def scratch_root() -> Path:
-    """Return the parent of this user's private folder: $TMPDIR, or /tmp.
+    """Return the parent of this user's private folder for temporary files: $TMPDIR, or /tmp.
 
     $TMPDIR is used where it is a folder on a disk of this machine with a path short enough for Ray's sockets. Otherwise
     the log says why it is not.
@@ -80,7 +80,10 @@ def scratch_root() -> Path:
 
 @cache
 def _root_of(named: str) -> Path:
-    """Choose the parent of private folders for a value of TMPDIR, and warn once a process when it cannot be used."""
+    """Return the folder that $TMPDIR names if private folders can be made in it, otherwise /tmp.
+
+    Warns once a process when $TMPDIR cannot be used.
+    """
     room = SOCKET_BYTES - RAY_SOCKET_BYTES - RAY_FOLDER_BYTES - len(f"/{_own_name()}")
     root = Path(named)
     if not root.is_absolute() or not os.access(root, os.W_OK | os.X_OK) or not root.is_dir():
@@ -111,7 +114,10 @@ def file_system(folder: Path, mounts: str) -> str:
 
 
 def private_folder() -> Path:
-    """Return the folder that only this user can enter. Raises ResourceError where another user made it."""
+    """Return the folder for temporary files that only this user can enter, made if need be.
+
+    Raises ResourceError where another user made it.
+    """
     return make_private(scratch_root() / _own_name(), "TMPDIR")
 
 

@@ -181,7 +181,10 @@ def _path(value: Any) -> Path:
 
 
 def _member(value: Any, kind: type[enum.Enum]) -> enum.Enum:
-    """Return the member of an enum by itself, its name or its value. Raises ValueError when there is none."""
+    """Return a member of an enum, given the member itself, its name or its value.
+
+    Raises ValueError when there is none.
+    """
     if isinstance(value, kind):
         return value
     if isinstance(value, str) and value in kind.__members__:

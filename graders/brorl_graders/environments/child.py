@@ -58,7 +58,7 @@ class Episode:
 
 
 def serve(connection: Connection) -> None:
-    """Run the environment steps that the owner of this process requests, until the owner closes the connection."""
+    """Run the environment steps that another process requests, until that process closes the connection."""
     is_async, *limits = connection.recv()
     server = Server(connection, EpisodeLimits(*limits))
     if is_async:
@@ -119,7 +119,8 @@ class Server:
     async def run_step(self, step: EpisodeStep) -> EpisodeOutcome:
         """Run a step of an episode and return its outcome, which also reports an exception of the environment.
 
-        An episode that does not run in this process, or has taken other actions in it, is started again first.
+        An episode that does not run in this process, or whose actions in it differ from the step's earlier actions, is
+        first started again and its earlier actions are repeated.
         """
         try:
             return await self._advance_episode(step)
@@ -201,7 +202,7 @@ class Server:
         return EpisodeOutcome(observation, reward, has_ended, bool(truncated), info, "")
 
     def _truncate(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
-        """Cut an observation's messages so that together they have at most the characters that the limits allow."""
+        """Cut an observation's messages to the total number of characters that an episode's limits allow."""
         room = self.limits.max_characters
         shortened: list[Mapping[str, Any]] = []
         for message in messages:

@@ -66,7 +66,8 @@ class ChatRequest:
 def read_request(body: Any) -> ChatRequest:
     """Check the JSON body of a chat-completion request, and return the parts that the endpoint uses.
 
-    Raises RequestError for a malformed body, or one that sets what a trajectory cannot have.
+    Raises RequestError for a malformed body, or one with an option that a model in training does not offer, such as
+    stop strings or log probabilities.
     """
     if not isinstance(body, dict) or not isinstance(body.get("messages"), list) or not body["messages"]:
         raise RequestError("a request is a JSON object with a list of messages")

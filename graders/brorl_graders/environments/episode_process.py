@@ -53,7 +53,7 @@ class Batch:
     done: threading.Event = field(default_factory=threading.Event)
 
     def settle(self, index: int, outcome: EpisodeOutcome) -> None:
-        """Store the outcome of one environment step in its batch, and wake the batch's caller after the last."""
+        """Store the outcome of one environment step of a batch, and wake the waiting caller after the last step."""
         self.outcomes[index] = outcome
         self.num_missing -= 1
         if self.num_missing == 0:
@@ -104,7 +104,7 @@ class EpisodeProcess:
     used_at: float = 0.0
 
     def limit_transfers(self) -> None:
-        """Set time limits on an episode process's socket, so that a half-sent message cannot block its owner."""
+        """Set time limits on the socket to an episode process, so that half-sent messages cannot block this process."""
         end = socket.socket(fileno=os.dup(self.connection.fileno()))
         with end:
             limit = struct.pack("ll", int(TRANSFER_S), 0)
@@ -209,7 +209,7 @@ class EpisodeProcesses:
         return process
 
     def find_free(self, kind: Kind) -> EpisodeProcess | None:
-        """Return a process that can run an environment step of this kind now, or None.
+        """Return a process that can run a step of an environment of the kind `kind` now, or None.
 
         The process with the fewest running steps is chosen. A new one is started when none is idle and limits allow it.
         """

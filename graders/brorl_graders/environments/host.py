@@ -252,7 +252,7 @@ class EpisodeHost:
             self._lose(process, "its process is gone")
 
     def _receive(self) -> None:
-        """Wait for a request, an outcome of a step, the end of an episode process, or the time of the next check."""
+        """Wait for a request, an outcome of a step, the end of an episode process, or the next check of deadlines."""
         now = time.monotonic()
         next_check = now + IDLE_S
         connections = []

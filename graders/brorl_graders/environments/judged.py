@@ -107,7 +107,7 @@ class VerifyAndRetry(Judged):
         feedback: str = "That is wrong. Try again.",
         retry_discount: float = 1.0,
     ) -> None:
-        """Check and store the settings of the environment.
+        """Check and store the settings of an environment that lets the model retry after a wrong answer.
 
         `feedback` is the message after a wrong answer, and may contain `{question}`. Each retry multiplies the reward
         by `retry_discount`. Raises ConfigError for `max_turns` below 1.
@@ -135,7 +135,7 @@ class WithTool(Judged):
     """Base of environments in which the model may call a tool. A turn without a call is the answer."""
 
     def step(self, action: Action) -> Step:
-        """Return the results of the turn's tool calls, or score the turn as the answer."""
+        """Return the results of the tool calls in the model's turn, or score a turn without calls as the answer."""
         if not action.tool_calls:
             return Step(reward=self.score(action.text), terminated=True)
         results = []

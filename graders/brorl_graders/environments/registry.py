@@ -59,8 +59,8 @@ def find(name: str) -> type[Environment]:
 def make_environment(name: str, settings: Mapping[str, Any]) -> Environment:
     """Make an object of the environment `name` with these settings.
 
-    Raises ConfigError for an unknown name, a wrong setting or a wrong tool, and NotAllowedError for a name or settings
-    that the run's settings do not have.
+    Raises ConfigError for an unknown name, a wrong setting or a malformed tool, and NotAllowedError for a name or
+    settings that the run's settings do not have.
     """
     check_environment(name, settings)
     written = json.dumps(dict(settings), default=str, sort_keys=True)

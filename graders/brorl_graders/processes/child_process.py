@@ -224,19 +224,19 @@ class Inbox(Generic[Item]):
 
     @property
     def bell(self) -> Connection:
-        """Connection that is readable when the reading thread should look into the queue."""
+        """Connection that becomes readable when this queue's reading thread should wake up, as for a new item."""
         return self._receiver
 
     def put(self, item: Item) -> None:
-        """Put an item into the queue and wake the thread that reads it."""
+        """Put an item into this queue between threads, and wake the thread that takes the items out."""
         self.arrived.append(item)
         self.ring()
 
     def ring(self) -> None:
-        """Wake the thread that reads the queue."""
+        """Wake the thread that takes the items out of this queue between threads."""
         with self._lock:
             self._sender.send_bytes(b"!")
 
     def silence(self) -> None:
-        """Take one wake-up message out of `bell`, as the reading thread does each time that `bell` is readable."""
+        """Take one wake-up message out of this queue's connection, each time that the connection is readable."""
         self._receiver.recv_bytes()

@@ -86,9 +86,9 @@ class ForkServer:
         return value
 
     def fork(self, descriptor: int, is_closed: bool, serve: str = SCORE) -> int:
-        """Fork a child process that serves the file descriptor `descriptor`, and return its process id.
+        """Fork a child process that serves requests on the connection `descriptor`, and return its process id.
 
-        `serve` is the import path of the function that serves it. With `is_closed` the child is isolated. Raises
+        `serve` is the import path of the function that serves them. With `is_closed` the child is isolated. Raises
         ResourceError when the fork-server process has exited or does not start.
         """
         return int(self._request("fork", (is_closed, serve), descriptor))
@@ -169,7 +169,7 @@ class ForkServer:
 
 
 def main(arguments: list[str]) -> None:
-    """Serve the requests of the fork server's owner until the owner closes its end of the socket."""
+    """Run the fork server: serve requests of the process that started it, until that process closes the socket."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles Ctrl-C
     control = Connection(int(arguments[0]))

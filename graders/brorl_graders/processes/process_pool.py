@@ -87,7 +87,10 @@ class ProcessPool:
         return [child.process for child in self._children.all()]
 
     def _wait_for(self, task: ScoringTask) -> None:
-        """Hand a scoring task to the pool's thread and wait until it is done. Raises the error of a failed task."""
+        """Hand a scoring task to the thread that owns the verifier processes, and wait until it is done.
+
+        Raises the error of a failed task.
+        """
         if self._is_closed:
             raise ResourceError("the verifier pool was closed")
         self._inbox.put(task)
@@ -179,7 +182,7 @@ class ProcessPool:
             self._end_child(child, "its process is gone")
 
     def _receive_scores(self) -> None:
-        """Wait for a scoring task, a score, the end of a child process, or the time of the next check."""
+        """Wait for a scoring task, a score, the end of a child process, or the next check of deadlines."""
         children = self._children.all()
         connections = [child.connection for child in children]
         next_check = min((child.check_at for child in self._children.busy()), default=math.inf)

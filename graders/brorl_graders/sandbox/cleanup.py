@@ -26,10 +26,10 @@ MIN_AGE_S = 60.0  # age from which an unlocked folder counts as left behind; a n
 
 
 def kill_run(pid: int, confinement: Confinement, processes: int) -> int:
-    """Kill the program process `pid` and all that it has started, wait for their end, and return the wait status.
+    """Kill a sandboxed program and all processes that it has started, and return its wait status after they ended.
 
-    `processes` is a file descriptor of /proc. Raises OSError when a process does not die. Then the fork server cannot
-    be used any more.
+    `pid` is the process of the program, and `processes` a file descriptor of /proc. Raises OSError when a process does
+    not die. Then the fork server cannot be used any more.
     """
     statuses: dict[int, int] = {}
     give_up_at = time.monotonic() + GIVE_UP_S

@@ -120,7 +120,7 @@ class OutputPipe:
         return len(self.text) <= self.max_bytes
 
     def read(self) -> bytes:
-        """Read and return at most READ_BYTES that are in the pipe now, which may be none."""
+        """Read and return at most READ_BYTES that are in a program's output pipe now, which may be none."""
         try:
             data = os.read(self.file, READ_BYTES)
         except BlockingIOError:
@@ -130,18 +130,18 @@ class OutputPipe:
         return data
 
     def read_rest(self) -> None:
-        """Read the output that is left in the pipe after all its writers have exited."""
+        """Read what is left in a sandboxed program's output pipe after all writers of the pipe have exited."""
         while self.is_within_limit and self.read():
             continue
 
     def close_their_end(self) -> None:
-        """Close this process's copy of the program's end of the pipe."""
+        """Close this process's copy of the end of an output pipe that the sandboxed program writes to."""
         if self.their_file >= 0:
             os.close(self.their_file)
         self.their_file = -1
 
     def close(self) -> None:
-        """Close both ends of the pipe in this process."""
+        """Close both ends of a sandboxed program's output pipe in this process."""
         self.close_their_end()
         os.close(self.file)
 

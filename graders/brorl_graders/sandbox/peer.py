@@ -43,8 +43,8 @@ class Peer(ABC):
     ) -> None:
         """Open a connection between a sandboxed program and its judge over two file descriptors.
 
-        The other end may call `operations` by name, and by number what this end has sent it. A message of
-        more than `max_line` bytes ends the connection.
+        The other process may call `operations` by name, and objects that this process has sent it by number. A
+        message of more than `max_line` bytes ends the connection.
         """
         self._reader = open(read_from, "rb")  # noqa: SIM115 open until the process exits
         self._write_to = write_to
@@ -93,7 +93,7 @@ class Peer(ABC):
 
     @abstractmethod
     def keep(self, value: Any) -> dict[str, Any]:
-        """Return JSON data by which the other process (program or judge) can refer to a value that is not plain."""
+        """Return JSON data by which the other process (program or judge) can refer to a value that cannot be sent."""
 
     @abstractmethod
     def find(self, kind: str, content: Any) -> Any:

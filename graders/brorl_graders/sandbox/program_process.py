@@ -43,8 +43,8 @@ class Confinement(NamedTuple):
 def run_program(files: Sequence[int], seconds: float, confinement: Confinement) -> None:
     """Run a sandboxed program in this process and exit.
 
-    `files` are descriptors of the program, of the owner's pipes for prints and reports, and of those by which program
-    and judge talk.
+    `files` are file descriptors: of the program, of the pipes for what it prints and reports, and of the pipes between
+    program and judge.
     """
     code = COULD_NOT_START
     try:

@@ -74,7 +74,7 @@ ENVIRONMENT = {
 
 
 def find_gaps(run: Callable[[str, str], str], processes: int) -> tuple[str, ...]:
-    """Run the trial program and return what it could do that no program must, as names in `limits.GAPS`.
+    """Run a trial program in the sandbox, and return which forbidden things it could do, as names in `limits.GAPS`.
 
     `run` gets a program's source and standard input, and returns what the program prints. `processes` is the number of
     processes that a program may have. Raises ValueError when the trial program prints no result.
@@ -159,7 +159,7 @@ class Sandbox:
         is_bare_allowed: bool = False,
         optional: Sequence[str] = (),
     ) -> None:
-        """Start the sandbox's fork server, and try with a trial program whether the sandbox holds.
+        """Start the sandbox's fork server, and try with a trial program whether the sandbox isolates programs.
 
         `readable` lists more folders that programs may read. `preload` lists modules that are imported for all
         programs, and `optional` modules whose import may fail. `without` lists layers (fields of `Layers`) that are
@@ -346,7 +346,7 @@ class Sandbox:
         self._run_trial()
 
     def _run_trial(self) -> None:
-        """Run the trial program and store the gaps in the isolation that it finds.
+        """Run a trial program in the sandbox, and store the gaps in the isolation that it finds.
 
         Raises SandboxError when the trial program does not finish.
         """

@@ -93,7 +93,7 @@ def encode(value: Any) -> str:
 def decode(data: Any, find: Find | None = None) -> Any:
     """Convert parsed JSON from `encode` into a value. Raises NotPlainError when the JSON is no encoded value.
 
-    `find` returns the value for data that is not plain, by kind and content.
+    `find` returns the object for a reference, by kind and content, where the object itself has no encoding.
     """
     try:
         return _from_data(data, find or _find_nothing)
@@ -115,7 +115,7 @@ def as_json(data: Any) -> Any:
 def to_data(value: Any, keep: Keep) -> Any:
     """Convert a value to JSON data that keeps Python's types apart.
 
-    `keep` returns the JSON data for a value that is not plain.
+    `keep` returns the JSON data for a value of a type that has no encoding here.
     """
     kind = type(value)
     if kind in SIMPLE:

@@ -116,9 +116,9 @@ class KnownAnswers:
 
 
 def _record_files(replay: str) -> list[Path]:
-    """Return the files of recorded answers at `replay`: a file, or the files of a folder or a run folder.
+    """Return the files with recorded answers of scoring services that the path `replay` names.
 
-    Raises ConfigError when there are none.
+    The path is a file, a folder of such files, or a run folder. Raises ConfigError when there are none.
     """
     path = Path(replay)
     if path.is_file():
@@ -199,9 +199,9 @@ class RemoteScores:
         return scored
 
     def take_usage(self) -> dict[str, float]:
-        """Return counts of requests to scoring services since the last call of this method, by the name of the metric.
+        """Return counts and seconds of requests to scoring services since the last call of this method, by metric.
 
-        The names come without the group of the metric.
+        The names of the metrics come without the prefix of their group.
         """
         with self._lock:
             now = self.counts + self._client.counts
@@ -335,7 +335,7 @@ class RemoteScores:
 
 
 def _make_items(call: ServiceCall, texts: Sequence[str]) -> list[ServiceItem | None]:
-    """Return a question to the scoring service for each text, or None for a text of which it would see nothing."""
+    """Return the part of each text that a scoring service scores, with its cache key, or None without such a part."""
     endpoint = call.endpoint
     context = [asdict(endpoint), call.payload, list(call.prompt)]
     beginning = json.dumps(context, sort_keys=True, default=str)

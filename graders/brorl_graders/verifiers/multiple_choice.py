@@ -149,7 +149,7 @@ def chosen_letter(response: str, choices: Choices = ()) -> str | None:
 
 
 def _in_tags(tagged: str, choices: Choices) -> str | None:
-    """Return the option named in the text of a response's answer tags, which may be a sentence."""
+    """Return the letter of the multiple-choice option that a text in answer tags, such as a sentence, names."""
     boxes = boxed_answers(tagged)
     if len(boxes) > 1:
         return None
@@ -171,9 +171,9 @@ def _in_tags(tagged: str, choices: Choices) -> str | None:
 
 
 def _last_marked(text: str) -> str | None:
-    """Return the text that the last mark, such as "Answer:", says is the answer. None: the text has no mark.
+    """Return the answer that a text marks last, by words such as "Answer:". None: no words mark one.
 
-    It is the rest of the line after the mark, or the letter before "is the right answer".
+    It is the rest of the line after the words, or the letter before "is the right answer".
     """
     places = []
     for mark in _MARK.finditer(text):
@@ -188,7 +188,7 @@ def _last_marked(text: str) -> str | None:
 
 
 def _read(text: str, choices: Choices) -> str | None:
-    """Return the letter of the option that a short text begins with, or whose text it is."""
+    """Return the letter of the multiple-choice option that a short text begins with, or whose whole text it is."""
     plain = _plain_text(text)
     by_text = _by_text(plain, choices)
     if by_text is not None:
@@ -260,7 +260,7 @@ def _option(letter: str, choices: Choices) -> str | None:
 
 
 def _by_text(text: str, choices: Choices) -> str | None:
-    """Return the letter of the only choice that has this text, or None if no choice or several have it."""
+    """Return the letter of the only multiple-choice option with this text, or None if no option or several have it."""
     plain = [_plain(_plain_text(str(choice))) for choice in choices]
     wanted = _plain(text)
     if plain.count(wanted) != 1:

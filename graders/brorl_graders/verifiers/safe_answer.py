@@ -177,7 +177,7 @@ def _may_compile(source: object, trusted: Collection[str]) -> bool:
 
 
 def _is_importing() -> bool:
-    """Return whether the function that the evaluation guard runs is importing a module at this moment."""
+    """Return whether the function that `EvaluationGuard.call` runs is importing a module at this moment."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code is not EvaluationGuard.call.__code__:
         if frame.f_code.co_filename == "<frozen importlib._bootstrap>":

@@ -78,7 +78,7 @@ def check_job(
     num_gpus: int,
     seconds: float,
 ) -> Check:
-    """Check an all-reduce between all processes of these nodes, which include this node."""
+    """Check an all-reduce between the processes of all nodes in `nodes`, which include this node."""
     per_node = num_gpus or 1
     ring = Ring(nodes, per_node, this.address, this.port + 1, has_gpus=num_gpus > 0)
     answers = _run(ring, nodes.index(this.node), seconds)
@@ -190,7 +190,7 @@ def find_fault(
     """Find the nodes at fault for a failed all-reduce, by all-reduces between pairs of neighbours.
 
     Every node of the Slurm job must call this at the same time, also a node outside `nodes`. An all-reduce takes at
-    most `seconds`. Raises ResourceError as `Rendezvous.exchange` does.
+    most `seconds`. Raises ResourceError when the first node is lost or has left this node out.
     """
     addresses = rendezvous.exchange(rendezvous.own_address, seconds)
     address_of = {node: node for node in this.nodes}  # fall back to the name of a lost node
@@ -215,9 +215,10 @@ def find_fault(
 
 
 def with_blame(check: Check, node: str, faults: Sequence[str]) -> Check:
-    """Return the failed all-reduce check of all nodes with the names of the nodes at fault.
+    """Return a failed all-reduce check of all nodes, completed with the names of the nodes at fault.
 
-    It is completed for the report of one node.
+    `node` is the node whose report will contain the check. If this node is at fault itself, the check says so, and the
+    failure counts as the node's own.
     """
     if node in faults:
         return replace(check, found=f"{check.found}; it fails with both neighbours", is_shared=False)

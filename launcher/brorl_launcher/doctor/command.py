@@ -46,7 +46,7 @@ FOLDER = "doctor"  # folder name in the run folder
 
 
 def main(argv: Sequence[str]) -> int:
-    """Check whether a run can start here, print and write the results, and return the exit code.
+    """Check this node or Slurm job for a training run, print and write the results, and return the exit code.
 
     0: no check refuses the run, though there may be warnings. 2: refused, or a mistake in the input. 1: a bug.
     """
@@ -165,7 +165,7 @@ def to_json(verdict: DoctorVerdict) -> dict[str, object]:
 
 
 def show(verdict: DoctorVerdict, num_nodes: int) -> None:
-    """Print the table of checks, advice on failures and warnings, and the verdict in one line."""
+    """Print the checks of all nodes as a table, advice on failures and warnings, and the verdict in one line."""
     console, reports = Console(), verdict.reports
     header = table_header(reports)
     rows = table_rows(reports)

@@ -171,7 +171,7 @@ def check_constants(config: BroRLConfig) -> Iterator[Check]:
 
 
 def find_paid_constants(wanted: dict[str, Any]) -> dict[str, Any]:
-    """Return a sentence for each task whose verifier rewards a constant answer, as `sentences`."""
+    """Return, as `sentences`, a sentence for each task whose verifier rewards a constant answer."""
     from nemo_brorl.evaluation.constant_answers import check_constants as find_paid
 
     rewards: Any = _settings(RewardsConfig, {**wanted["rewards"], "constant_answers": "warn"})

@@ -92,7 +92,7 @@ def judge_sights(
     sights: Mapping[str, Sequence[str]],
     folder: Path,
 ) -> dict[str, Check]:
-    """Decide which nodes have the right shared folder, from which nodes see whose files.
+    """Decide which nodes have the right shared folder, given the nodes whose files each node sees there.
 
     The folder that most nodes share is the right one. Of two equal halves the one with the first node is right, because
     the job script has written there. Returns a check for each node.

@@ -164,14 +164,14 @@ class Rendezvous:
 
     @property
     def own_address(self) -> str:
-        """Return the address of this node's network interface towards the first node."""
+        """Return the address of this node's network interface towards the first node of the Slurm job."""
         return self.this.address if self.this.is_first else own_address(self.this.address)
 
     def __enter__(self) -> Rendezvous:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Leave the rendezvous of the nodes.
+        """Leave the rendezvous in which the nodes of a Slurm job exchange data.
 
         The first node hosts the key-value store, so it waits until the other nodes have left.
         """

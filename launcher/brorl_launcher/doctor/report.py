@@ -94,7 +94,7 @@ def write_json(path: Path, data: object) -> Path:
 
 
 def table_header(reports: Sequence[NodeReport]) -> tuple[str, ...]:
-    """Return the column names of the table of checks, with a column for nodes if there are several."""
+    """Return the column names of the table that `brorl doctor` prints, with one for nodes if there are several."""
     if len(reports) > 1:
         return ("check", "status", "nodes", "found")
     return ("check", "status", "found")
@@ -133,7 +133,7 @@ def table_rows(reports: Sequence[NodeReport]) -> list[list[str]]:
 
 
 def advice_lines(reports: Sequence[NodeReport]) -> list[str]:
-    """Return advice on failed checks, then on warnings, each advice once."""
+    """Return the advice on the nodes' failed checks, then on their warnings, without repetitions."""
     failures: dict[str, None] = {}
     warnings: dict[str, None] = {}
     for _, check in _all_checks(reports):
@@ -146,7 +146,7 @@ def advice_lines(reports: Sequence[NodeReport]) -> list[str]:
 
 
 def _all_checks(reports: Sequence[NodeReport]) -> Iterator[tuple[str, Check]]:
-    """Yield every check in the reports, with the name of its node."""
+    """Yield every check in the reports of the nodes, with the name of the checked node."""
     for report in reports:
         for check in report.checks:
             yield report.node, check

@@ -51,7 +51,7 @@ Versions = Mapping[str, str]
 
 
 def check_packages(config: BroRLConfig) -> Iterator[Check]:
-    """Check the packages that these settings need, known conflicts, and all other packages of the requirements list."""
+    """Check the Python packages that a run needs, known conflicts, and all packages of the requirements list."""
     installed = installed_versions()
     kind = "gpu" if config.trainer.num_gpus else "cpu"
     path = find_list(kind)
@@ -139,7 +139,7 @@ def compare_needed(
 
 
 def compare_rest(installed: Versions, listed: Versions, kind: str) -> Check:
-    """Check all listed packages, and count those with another version and those that are absent."""
+    """Compare the installed packages with the requirements list, and count other versions and absent packages."""
     wanted = [name for name in listed if name not in TOOLS]
     absent = [name for name in wanted if name not in installed]
     others = _other_versions(wanted, installed, listed)

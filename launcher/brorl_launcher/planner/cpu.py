@@ -87,7 +87,7 @@ def print_cpu_plan(plan: CpuPlan) -> None:
 
 
 def write_cpu_plan(plan: CpuPlan, path: Path) -> None:
-    """Write the estimate for a run on CPU as JSON, with everything that is printed."""
+    """Write the estimate for a run on CPU as JSON, with everything that `brorl plan` prints."""
     data = {
         "model": plan.config.policy.model,
         "fits": plan.fits,
@@ -101,7 +101,7 @@ def write_cpu_plan(plan: CpuPlan, path: Path) -> None:
 
 
 def _tables(memory: CpuMemory) -> Mapping[str, Mapping[str, float]]:
-    """Return the terms of the memory estimate in GiB, by the title of their table."""
+    """Return the estimated memory of a run on CPU in GiB, in tables for a policy rank, an engine and the machine."""
     node = {
         f"{memory.num_ranks} policy ranks": memory.num_ranks * sum(memory.rank.values()),
         f"{memory.num_engines} engines": memory.num_engines * sum(memory.engine.values()),

@@ -45,12 +45,12 @@ class Term:
 
 
 def policy_term(name: str, note: str, **gib: float) -> Term:
-    """Return one use of the policy's GPU memory, with its GiB at each moment of a training step."""
+    """Return a term of the GPU memory estimate: a use by the policy, with its GiB at each moment of a training step."""
     return Term(name, MappingProxyType(dict(gib)), note)
 
 
 def engine_term(name: str, note: str, **gib: float) -> Term:
-    """Return one use of a vLLM engine's GPU memory, with its GiB at each moment of a training step."""
+    """Return a term of the GPU memory estimate: a use by an engine, with its GiB at each moment of a training step."""
     return Term(name, MappingProxyType(dict(gib)), note, role="engine")
 
 
@@ -164,7 +164,7 @@ def gpu_memory(
 
 
 def _at_moment_only(terms: Iterable[Term], moment: str) -> tuple[Term, ...]:
-    """Return these uses of GPU memory limited to one moment of a training step."""
+    """Return the terms of a GPU memory estimate, limited to one moment of a training step."""
     kept = []
     for part in terms:
         kept.append(replace(part, gib=MappingProxyType({moment: part.gib_at(moment)})))

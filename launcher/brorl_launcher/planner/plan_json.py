@@ -13,7 +13,7 @@ from brorl_launcher.planner.proposals import Proposal
 
 
 def plan_as_json(plan: Plan) -> dict[str, Any]:
-    """Return the memory and time estimate of a run as a JSON object, with everything that is printed."""
+    """Return the memory and time estimate of a run as a JSON object, with everything that `brorl plan` prints."""
     devices = []
     for memory in plan.devices:
         peaks = {moment: memory.peak(moment) for moment in memory.moments}

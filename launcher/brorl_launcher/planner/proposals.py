@@ -39,7 +39,7 @@ class Proposal:
 
     @property
     def overrides(self) -> str:
-        """Return the proposed settings as overrides for a command line."""
+        """Return the proposed settings as Hydra overrides for a command line."""
         return " ".join(f"{key}={format_override_value(value)}" for key, value in self.changes.items())
 
 
@@ -124,9 +124,10 @@ def _first_that_fits(
 
 
 def _rank(proposal: Proposal) -> tuple[int, int, int, float]:
-    """Return the sort key of proposed layouts: fastest first, by classes of 2 %.
+    """Return the sort key of proposed layouts: fastest first, by classes of speed.
 
-    The estimate cannot tell apart speeds within 2 %. Among layouts of one class, fewer ranks for a replica come first.
+    A class spans 2 %, because the estimate cannot tell apart speeds within 2 %. Among layouts of one class, fewer ranks
+    for a replica come first.
     """
     plan = proposal.plan
     seconds = plan.time.seconds
@@ -266,7 +267,7 @@ def _changes_that_differ(config: BroRLConfig, changes: Changes) -> dict[str, Any
 
 
 def remedies(plan: Plan, lengths: Lengths) -> list[Proposal]:
-    """Return proposals of single changes, each of which makes a run fit that does not fit its hardware."""
+    """Return proposals for a run that does not fit its hardware, each with one change that makes the run fit."""
     found = []
     for changes in _single_changes(plan):
         config = with_changes(plan.config, changes)

@@ -241,7 +241,7 @@ def step_time(
     micro: MicroBatches,
     engine: EnginePlan,
 ) -> StepTime:
-    """Return the estimated time of a typical training step, with its share of checkpoints.
+    """Return the estimated time of a typical training step, with its share of the time of checkpoints.
 
     Validation is not counted.
     """

@@ -13,7 +13,7 @@ from nemo_brorl.core.console import Console
 
 
 def print_plan(plan: Plan) -> None:
-    """Print the estimate for a run: memory, generation, time and assumptions."""
+    """Print the planner's estimate for a training run: memory, generation, time and assumptions."""
     console = Console()
     console.line(headline(plan))
     for size in plan.sizes:

@@ -82,7 +82,7 @@ class Workload:
 
 
 def _scale_to_mean(shape: list[float], mean: float, limit: float) -> float:
-    """Return the factor by which values must be multiplied so that, cut at the limit, they have the given mean."""
+    """Return the factor for response lengths that gives them the mean `mean` after they are cut at the limit."""
     low, high = 0.0, 1e6 * mean
     for _ in range(100):
         middle = (low + high) / 2
@@ -96,9 +96,9 @@ def _scale_to_mean(shape: list[float], mean: float, limit: float) -> float:
 def workload_of(config: BroRLConfig, lengths: Lengths) -> Workload:
     """Return the workload of a training step: numbers of prompts and rollouts, and their lengths.
 
-    It is that of the schedule's stage with the most rollouts. What `lengths` leaves open is assumed: prompts an eighth
-    of the longest, responses 0.45 of the longest, and the BroRL paper's rates of informative groups (0.41 at N = 16,
-    0.62 at N = 512, arXiv 2510.01180) with a straight line over log N.
+    If the number of rollouts per prompt grows in stages, the stage with the most rollouts counts. What `lengths` leaves
+    open is assumed: prompts an eighth of the longest, responses 0.45 of the longest, and the BroRL paper's rates of
+    informative groups (0.41 at N = 16, 0.62 at N = 512, arXiv 2510.01180) with a straight line over log N.
     """
     num, prompts = max(config.rollouts.stage_sizes(), key=lambda size: (size[0] * size[1], size[0]))
     limit = config.rollouts.max_response_tokens
@@ -170,8 +170,9 @@ def micro_batches(config: BroRLConfig, work: Workload, layout: ParallelLayout) -
 
 
 def _tokens(config: BroRLConfig, work: Workload, rollouts: float) -> float:
-    """Return the tokens of a micro-batch with `rollouts` rollouts in the order of their groups, with copies of prompts.
+    """Return the estimated number of tokens in a micro-batch of `rollouts` rollouts, prompts included.
 
+    With `policy.shared_prompt`, rollouts are in the order of their groups, and those of one prompt share a copy of it.
     Every mini-batch has an equal share of the rollouts of every prompt.
     """
     if not config.policy.shared_prompt:

@@ -366,9 +366,10 @@ class Runner:
 
 
 def _outcomes(tests: Sequence[CallTest | ScriptTest], reports: list[list[Any]], rules: ComparisonRules) -> list[bool]:
-    """Return for each test whether it passes according to its report, up to the first test without a report.
+    """Return for each test of a program whether the sandbox's report says that it passed.
 
-    That test counts as failed. It may have ended the process, so that later tests have not run.
+    The result ends at the first test without a report, which counts as failed. This test may have ended the process, so
+    that later tests have not run.
     """
     outcomes: list[bool] = []
     for test, report in zip(tests, [*reports, None], strict=False):

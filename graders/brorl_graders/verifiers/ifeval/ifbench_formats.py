@@ -324,7 +324,7 @@ def date_format_list(text: str) -> bool:
 
 
 def repeat_change(text: str, prompt_to_repeat: str) -> bool:
-    """Return whether a response repeats the request to be repeated with another first word."""
+    """Return whether a response repeats the text `prompt_to_repeat` with only its first word changed."""
     wanted = prompt_to_repeat.split()
     given = text.split()
     return given[1:] == wanted[1:] and given[:1] != wanted[:1]
@@ -341,7 +341,7 @@ def repeat_span(
     n_start: int,
     n_end: int,
 ) -> bool:
-    """Return whether a response is the words of the request from word `n_start` to word `n_end`, both included."""
+    """Return whether a response is words `n_start` to `n_end` of `prompt_to_repeat`, both included, counted from 0."""
     wanted = prompt_to_repeat.lower().split()
     return text.lower().split() == wanted[n_start : n_end + 1]
 

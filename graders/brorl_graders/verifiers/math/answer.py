@@ -402,7 +402,7 @@ def key_of(answer: str) -> str | None:
 
 
 def _key(reading: Reading) -> str | None:
-    """Return one spelling for all spellings of a parsed answer, or None if the text of the answer serves as well."""
+    """Return one spelling for all spellings of a parsed answer, or None if the answer's text can be counted as is."""
     if isinstance(reading, Named):
         return _key(reading.reading)
     if isinstance(reading, Quantity):

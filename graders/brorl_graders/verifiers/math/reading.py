@@ -186,7 +186,7 @@ def _is_unknown_unit(name: str) -> bool:
 
 
 def _union(text: str) -> Group | None:
-    """Read a union of intervals and sets. None: a part is neither."""
+    """Read a union of intervals and sets in a mathematical answer. None: a part is neither."""
     parts = []
     for part in _UNION.split(text):
         reading = _read(part.strip())

@@ -325,7 +325,7 @@ class _Reader:
     def may_follow(self, before: str) -> bool:
         """Return True if a factor may follow `before`, the last token of another factor, without a sign between them.
 
-        Raises _Unreadable if the two could mean something else together.
+        Raises _Unreadable if the two factors could mean something else together.
         """
         is_number = self.next[0].isdigit()
         is_mixed_number = before[0].isdigit() and self.next in _FRACTIONS
@@ -369,7 +369,7 @@ class _Reader:
     def letter(self, letter: str) -> Numeric:
         """Return the value of a mathematical constant such as π, or a fixed number that stands in for a variable.
 
-        A letter has the same value in both cases, because math-verify does not tell them apart.
+        A letter has the same value in upper and lower case, because math-verify does not tell them apart.
         """
         small = letter.lower()
         if letter in _CONSTANTS:
