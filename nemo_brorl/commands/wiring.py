@@ -73,7 +73,7 @@ class Actors:
     verifier: VerifierPool
 
     def trained_policy(self) -> MegatronPolicy:
-        """Return the Megatron policy of a command that trains, which must have been started with one."""
+        """Return the Megatron policy, which a command that trains must have started."""
         assert self.policy is not None, "actors were started without a policy"
         return self.policy
 
@@ -152,7 +152,8 @@ def wait_ready(
 ) -> None:
     """Wait until every policy rank, engine and verifier has loaded what it needs.
 
-    `heartbeat` tracks the start of the engines. The policy has its own.
+    `heartbeat` tracks the start of the engines. The policy tracks that of its ranks with the heartbeat that it was
+    created with.
     """
     policy = actors.policy
     heartbeat = heartbeat or Heartbeat()
@@ -196,9 +197,9 @@ def pass_parity(
     actors: Actors,
     console: Console,
 ) -> None:
-    """Check that engines and policy compute the same log-probs, if that check is on.
+    """Check that engines and policy compute the same log-probs, if `parity.enabled` is set.
 
-    Raises ParityError when the difference is above the bound.
+    Raises ParityError when their log-probs differ by more than the bound of the run (`RunSizes.parity_bound`).
     """
     if config.parity.enabled:
         report = check_parity(
@@ -285,9 +286,9 @@ def policy_alone(
     with_reference: bool = False,
     heartbeat: Heartbeat | None = None,
 ) -> Iterator[MegatronPolicy]:
-    """Start the policy without engines and verifiers, and stop it at the end.
+    """Start the policy without engines and verifiers, and stop it when the context ends.
 
-    Without `with_reference` it has no KL reference, for uses that only need the weights.
+    Without `with_reference` the policy has no KL reference model, for uses that only need its weights.
     """
     if not with_reference:
         kl = replace(config.algorithm.kl, coefficient=0.0)

@@ -54,9 +54,9 @@ class TaskConfig:
     )
 
     def violations_at(self, where: str) -> Iterator[str]:
-        """Yield a message for every error in the settings of a task.
+        """Yield a message for every error in the settings of a Reasoning Gym task.
 
-        `where` is the settings key under which the task stands.
+        `where` is the settings key that holds the task.
         """
         starts = [stage.from_question for stage in self.stages]
         if starts != sorted(set(starts)):

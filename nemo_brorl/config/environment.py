@@ -53,8 +53,9 @@ def values_read() -> list[FromEnvironment]:
 def marked(config: Section, node: Any) -> Section:
     """Return a copy of typed settings in which every text from an environment variable is a `FromEnvironment`.
 
-    `node` is the OmegaConf node that `config` was made from. The unresolved texts are remembered, so that `restored`
-    can mark them again when they are read from a file. Raises ConfigError where one unresolved text has two values.
+    This string class also holds the unresolved text, such as `${oc.env:KEY}`. `node` is the OmegaConf node that
+    `config` was made from. The unresolved texts are remembered, so that `restored` can mark texts again that are read
+    from a file. Raises ConfigError where one unresolved text has two values.
     """
     changed: Section = _marked(config, node, "")
     texts = texts_of(changed)
@@ -70,7 +71,7 @@ def _marked(
 ) -> Any:
     """Return a copy of a setting or section, with texts from environment variables as `FromEnvironment`.
 
-    `written` is its unresolved text, or "" if it is not from the environment.
+    `written` is the unresolved text of `value`, or "" if `value` is not from the environment.
     """
     if isinstance(value, str):
         return FromEnvironment(value, written) if written else value

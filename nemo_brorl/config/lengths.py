@@ -13,12 +13,12 @@ HELD_OUT = "held_out"  # name of the held-out prompts of `data` among benchmarks
 
 
 def longest_response(config: BroRLConfig) -> int:
-    """Return the tokens of the longest response that training or evaluation requests."""
+    """Return the number of tokens of the longest response that training or evaluation requests."""
     return max(config.rollouts.max_response_tokens, config.evaluation.max_response_tokens or 0)
 
 
 def max_model_len(config: BroRLConfig) -> int:
-    """Return the tokens of a prompt and its response together that an engine has room for."""
+    """Return the number of tokens that an engine has room for, of a prompt and its response together."""
     if config.generation.max_model_len is not None:
         return config.generation.max_model_len
     room = config.data.max_prompt_tokens + longest_response(config)

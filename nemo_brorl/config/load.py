@@ -94,7 +94,7 @@ def parse_command_line(
 def load_config(
     config_name: str = DEFAULT_CONFIG, overrides: Sequence[str] = (), config_path: Path | None = None
 ) -> BroRLConfig:
-    """Compose conf/NAME.yaml over the schema, apply the overrides, and check the rules that need only settings.
+    """Compose conf/NAME.yaml over the schema, apply the overrides, and check the rules that do not depend on the model.
 
     Raises ConfigError. Its message names the setting, its value, and near matches or what to set instead.
     """
@@ -145,7 +145,10 @@ class HydraArguments(NamedTuple):
 
 
 def hydra_arguments(config_name: str, overrides: Sequence[str], config_path: Path | None = None) -> HydraArguments:
-    """Find the YAML file of a command line, and check syntax and key of every override. Raises ConfigError."""
+    """Return the folder and name of a command line's YAML file and its overrides, in the form that Hydra accepts.
+
+    Raises ConfigError if there is no such file, or an override has a wrong syntax or an unknown key.
+    """
     folder, name = find_config(config_name, config_path)
     _schema()  # registers the schema, which Hydra looks up by name
     written = [_checked_override(override, folder) for override in overrides]
@@ -233,7 +236,10 @@ def find_config(config_name: str, config_path: Path | None) -> tuple[Path, str]:
 
 
 def _checked_override(text: str, folder: Path) -> str:
-    """Return a command-line override in the form for Hydra. Raises ConfigError for wrong syntax and unknown keys."""
+    """Return a command-line override in the form that Hydra accepts.
+
+    Raises ConfigError for wrong syntax and unknown keys.
+    """
     try:
         override = OverridesParser.create().parse_override(text)
     except HydraException as error:

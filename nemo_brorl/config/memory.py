@@ -87,10 +87,10 @@ def lack_of_memory(config: BroRLConfig, needed: float, free: float) -> str:
 
 
 def fullest_micro_batch(config: BroRLConfig) -> int:
-    """Return the tokens of the fullest micro-batch that a context-parallel rank can get.
+    """Return the number of tokens of the fullest micro-batch that a context-parallel rank can get.
 
-    The number is the rank's limit, or all tokens of the rank's share of a mini-batch with all prompts and responses at
-    their longest, whichever is smaller.
+    It is the rank's limit of tokens per micro-batch, or all tokens of the rank's share of a mini-batch with all prompts
+    and responses at their longest, whichever is smaller.
     """
     longest = config.rollouts.max_response_tokens
     prompt = config.data.max_prompt_tokens

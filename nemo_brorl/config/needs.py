@@ -65,9 +65,9 @@ def _now(run: BroRLConfig, name: str) -> str:
 
 
 def _taken_back(run: BroRLConfig, name: str) -> str:
-    """Return a setting with a value that does not require another setting.
+    """Return `KEY=VALUE` that takes back a setting which requires another, as the second remedy in an error message.
 
-    The value is the setting's default, or false if the default itself requires another setting.
+    The value is the setting's default, or false if the run has the default true.
     """
     default = settings()[name].default
     return f"{name}=false" if default == "true" == _now(run, name) else f"{name}={default}"

@@ -26,7 +26,7 @@ MIN_CPU_HEAD_DIM = 32  # smallest head size for which vLLM's CPU attention has a
 
 
 def check_rules(config: BroRLConfig) -> None:
-    """Raise one ConfigError with every violated rule.
+    """Raise one ConfigError with every rule that the settings of a run violate.
 
     Single values are checked first, because rules divide by numbers that those checks guard.
     """

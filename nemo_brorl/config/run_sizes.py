@@ -83,7 +83,9 @@ class RunSizes:
 
 
 def _data_parallel(config: BroRLConfig) -> int:
-    """Return the number of replicas: `policy.data_parallel_size`, or all GPUs of the policy, or 1 on CPU.
+    """Return the number of the policy's data-parallel replicas.
+
+    It is `policy.data_parallel_size`, or else as many as the policy's GPUs hold, or 1 on CPU.
 
     Colocated, the policy has all GPUs. Disaggregated, it has those that `generation.num_engines` leaves.
     """

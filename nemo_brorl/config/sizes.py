@@ -113,7 +113,7 @@ class _CpuSizes:
     cache: float  # GiB
 
     def write(self, chosen: _Chosen, wanted: _CpuSizes, machine: Machine, shape: ModelShape) -> None:
-        """Fill these sizes of a CPU run into the settings that the user left to `auto`, with a reason for each."""
+        """Fill the sizes chosen for a CPU run into the settings that the user left to `auto`, each with a reason."""
         cores = f"{machine.cores} cores"
         rank_cores = f"{cores}, {_cores_of_rank(shape)} a rank"
         enough = f"{CACHED_RESPONSES} responses of half length, or more"
@@ -213,7 +213,7 @@ def _fewest_ranks(config: BroRLConfig) -> int:
 
 
 def _halves(most: float, least: float) -> list[float]:
-    """Return sizes to try: `most`, half of it, a quarter and so on, down to `least`."""
+    """Return sizes of micro-batches or KV caches to try: `most`, half of it, a quarter and so on, down to `least`."""
     values = []
     while most > least:
         values.append(most)
@@ -227,7 +227,7 @@ def _rounded(gib: float) -> float:
 
 
 def _longest_row(config: BroRLConfig) -> int:
-    """Return the tokens of the longest prompt and response on a context-parallel rank."""
+    """Return the number of tokens of the longest prompt and response that are on one context-parallel rank."""
     longest = config.data.max_prompt_tokens + config.rollouts.max_response_tokens
     return math.ceil(longest / config.policy.context_parallel_size)
 
@@ -306,7 +306,7 @@ def _beside_gib(config: BroRLConfig, shape: ModelShape) -> float:
 
 
 def _fitting_tokens(config: BroRLConfig, shape: ModelShape, gib: float) -> int:
-    """Return the tokens of the largest micro-batch whose activations and backward pass fit into `gib`.
+    """Return the number of tokens of the largest micro-batch whose activations and backward pass fit into `gib`.
 
     The number is a multiple of 1,024, at most 32,768.
     """

@@ -63,7 +63,7 @@ class ExpManagerConfig:
                 yield from self._wrong_tracker(tracker, needed)
 
     def _wrong_tracker(self, tracker: str, needed: tuple[str, ...]) -> Iterator[str]:
-        """Yield a message for everything that is missing or wrong for a tracker that is switched on."""
+        """Yield a message for everything that is missing or wrong for an experiment tracker that is on."""
         given = self.arguments(tracker)
         asked, kwargs = f"exp_manager.create_{tracker}_logger=true", f"exp_manager.{tracker}_logger_kwargs"
         for name in needed:

@@ -71,7 +71,10 @@ class StopRequest:
         self.longest_step_s = 0.0
 
     def install(self) -> None:
-        """Install handlers for SIGINT, SIGTERM and SIGUSR1; call it in the main thread."""
+        """Install handlers for SIGINT, SIGTERM and SIGUSR1 that ask the run to save its state and stop.
+
+        Only the main thread may call this.
+        """
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, self._on_signal)
 

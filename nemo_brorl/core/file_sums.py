@@ -91,9 +91,9 @@ def share_of(
     number: int,
     total: int,
 ) -> Sequence[str]:
-    """Return the names of the files that process `number` of `total` checks.
+    """Return the names of the checkpoint files whose checksums process `number` (of `total`) verifies.
 
-    Every name belongs to exactly one process.
+    Every file belongs to exactly one process.
     """
     return sorted(names)[number::total]
 

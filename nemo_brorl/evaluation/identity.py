@@ -42,7 +42,7 @@ def identity_of(
 
 
 def _scoring(rewards: RewardsConfig, benchmark: Benchmark) -> dict[str, Any]:
-    """Return the settings of the verifiers that this benchmark uses."""
+    """Return the settings of the verifiers that score a benchmark."""
     names = set(benchmark.verifiers)
     for prompt in benchmark.prompts:
         # A composite verifier counts in addition to its parts.

@@ -25,7 +25,10 @@ _PLAIN = (str, int, float, bool, type(None))
 
 
 def save_carriers(path: Path, carriers: Sequence[Any]) -> None:
-    """Write dataclasses of `types.py` to a file, also those nested in dataclasses, sequences and mappings."""
+    """Write dataclasses such as `ScoredGroup`, which hold a run's rollouts, and their arrays to a file.
+
+    Dataclasses may be nested in dataclasses, sequences and mappings.
+    """
     arrays: dict[str, Any] = {}
     records = [_record(carrier, arrays) for carrier in carriers]
     text = json.dumps(records).encode()
@@ -35,8 +38,8 @@ def save_carriers(path: Path, carriers: Sequence[Any]) -> None:
 def load_carriers(path: Path, *kinds: type) -> list[Any]:
     """Read the dataclasses in a file that `save_carriers` wrote.
 
-    `kinds` are dataclasses in the file that are not in `types.py`. Raises CheckpointError for a damaged file, or one of
-    another version of this program.
+    `kinds` are dataclasses in the file that `nemo_brorl/types.py` does not define. Raises CheckpointError for a damaged
+    file, or one of another version of this program.
     """
     known = _own_kinds()
     for kind in kinds:
@@ -114,7 +117,7 @@ def _value(
 
 
 def _own_kinds() -> dict[str, type]:
-    """Return the dataclasses that are defined in `types.py`, by name."""
+    """Return the dataclasses that `nemo_brorl/types.py` defines, by name."""
     found: dict[str, type] = {}
     for kind in vars(types).values():
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):

@@ -27,7 +27,7 @@ class DeviceHandover:
     """Owner of the order in which engines and policy use their devices."""
 
     def __init__(self, policy: Policy, generator: Generator, heartbeat: Heartbeat | None = None) -> None:
-        """Hand the devices back and forth between engines and policy, starting with the engines on them.
+        """Let engines and policy take turns on the devices that they share, starting with the engines.
 
         `heartbeat` records when weights are sent to the engines.
         """

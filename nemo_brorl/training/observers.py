@@ -43,38 +43,62 @@ class Observer:
         return type(self).__name__
 
     def step_begins(self, step: int) -> None:
-        """Run code before training step `step`, where step 0 is the validation before the first step."""
+        """Notify an observer of the training loop that training step `step` begins.
+
+        Step 0 is the validation before the first step.
+        """
 
     def update_planned(self, plan: UpdatePlan, batch: TrainBatch) -> None:
-        """Read how an update distributes rollouts, and the batch of the update, before the policy runs it."""
+        """Show an observer of the training loop the next policy update, before it runs.
+
+        `plan` is how the update distributes the rollouts of `batch` to ranks and micro-batches.
+        """
 
     def step_ended(self, made: StepMade) -> Mapping[str, float]:
-        """Return metrics of a training step, under names that no other observer uses."""
+        """Return the metrics that an observer of the training loop adds to those of a step.
+
+        No other observer may use the same names for metrics.
+        """
         return {}
 
     def row_complete(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Read all metrics of a training step."""
+        """Show an observer of the training loop all metrics of a training step."""
 
     def interval_ended(self) -> None:
-        """Run code after a training step, and after the validation and the checkpoint that were due."""
+        """Notify an observer of the training loop that a training step has ended.
+
+        The validation and the checkpoint that were due after the step have ended, too.
+        """
 
     def event(self, step: int, kind: str, reason: str, value: float) -> None:
-        """Record a rare event of a run, such as the next stage of the schedule that raises N."""
+        """Notify an observer of the training loop of a rare event.
+
+        Examples are a new reference model, a stall, and the next stage of the schedule that raises N (rollouts per
+        prompt).
+        """
 
     def starved(self, sampled: Sequence[ScoredGroup]) -> None:
-        """Read the groups sampled for a batch that could not be filled, before the run ends with an error."""
+        """Show an observer of the training loop the groups sampled for a batch that could not be filled.
+
+        Too few groups were informative, and the run ends with an error after this.
+        """
 
     def before_save(self) -> None:
-        """Finish the observer's pending work before a checkpoint is written."""
+        """Notify an observer of the training loop that a checkpoint is about to be written.
+
+        The observer writes what it has not written yet, such as rollouts, so that nothing before the checkpoint is
+        lost.
+        """
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the observer's state for checkpoints, JSON-able."""
+        """Return the state of an observer of the training loop for a checkpoint, JSON-able."""
         return {}
 
     def resume(self, step: int | None, state: Mapping[str, Any] | None) -> None:
-        """Continue after step `step` with this observer's state in the checkpoint, or None if the checkpoint has none.
+        """Let an observer of the training loop continue after step `step`, with its state in the checkpoint.
 
-        (None, None) is a new run. Remove what was written about later steps, because the run repeats them.
+        `state` is None if the checkpoint has none for this observer. (None, None) is a new run. The observer removes
+        what it wrote about later steps, because the run repeats them.
         """
 
 
@@ -82,7 +106,7 @@ class Observers:
     """The observers of a run, in the order in which they are called."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
-        """Keep a run's observers in order. Raises TrainingError when two have the same name."""
+        """Keep the observers of a training loop in order. Raises TrainingError when two have the same name."""
         self.observers = tuple(observers)
         names = [observer.name for observer in self.observers]
         for name in names:
@@ -96,9 +120,9 @@ class Observers:
         self._each(lambda observer: observer.update_planned(plan, batch))
 
     def step_ended(self, made: StepMade) -> dict[str, float]:
-        """Return the metrics of a training step from all observers.
+        """Return the metrics of a training step from all observers of the training loop.
 
-        Raises TrainingError when two report the same metric.
+        Raises TrainingError when two observers report the same metric.
         """
         owners: dict[str, str] = {}
         row: dict[str, float] = {}
@@ -129,7 +153,7 @@ class Observers:
         self._each(lambda observer: observer.before_save())
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of every observer that has one, by the observer's name."""
+        """Return the state of every observer of the training loop that has one, by the observer's name."""
         states = {observer.name: observer.state_dict() for observer in self.observers}
         return {name: state for name, state in states.items() if state}
 

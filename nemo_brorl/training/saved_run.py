@@ -21,10 +21,10 @@ class Stateful(Protocol):
     """A part of the training loop that has a state."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of this part of the training loop for a checkpoint, JSON-able."""
+        """Return the state of a part of the training loop, such as its validations, for a checkpoint, JSON-able."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state of this part of the training loop that `state_dict` returned."""
+        """Restore a part of the training loop, such as its validations, from the state that `state_dict` returned."""
 
 
 @dataclass
@@ -61,7 +61,7 @@ class SavedRun:
     ) -> None:
         """Collect the parts of the training loop whose state a checkpoint holds.
 
-        `stateful`: by name, those besides batches and observers.
+        `stateful` holds the other parts besides `batches` and `observers`, by name.
         """
         self.parts = parts
         self.batches = batches

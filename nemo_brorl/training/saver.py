@@ -51,9 +51,9 @@ class Saver:
             self.finish(wait=True, may_fail=not wait)
 
     def finish(self, wait: bool, may_fail: bool = True) -> None:
-        """Complete the checkpoint that is being written, if the policy's files are there. Raises CheckpointError.
+        """Complete the checkpoint that is being written, if all policy ranks have written their files.
 
-        With `wait`, block until they are.
+        With `wait`, block until they have. Raises CheckpointError.
         """
         if self.pending is None:
             return

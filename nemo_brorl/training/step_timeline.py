@@ -78,7 +78,7 @@ def _chunks_of(
     micro_batches: Sequence[MicroBatch],
     keys: Sequence[Sequence[str]],
 ) -> Iterator[str]:
-    """Yield for every rollout in micro-batches the key of the chunk that it was sampled in."""
+    """Yield for every rollout in micro-batches the timeline key of the chunk of rollouts that it was sampled in."""
     for micro_batch in micro_batches:
         for group_slice in micro_batch.slices:
             of_group = keys[group_slice.group]

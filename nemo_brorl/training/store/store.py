@@ -31,7 +31,7 @@ class ParquetStore:
         start_writer: Callable[[], Any] | None,
         transport: ActorTransport | None = None,
     ) -> None:
-        """Start the writer of the rollout store, if there is one.
+        """Start the process that writes rollouts to the rollout store, if rollouts are stored.
 
         `start_writer` makes the `StoreWriter` actor. None: nothing is stored.
         """

@@ -77,7 +77,7 @@ def rollouts_table(
     stored: StoredGroup,
     arrays: Sequence[ChunkArrays],
 ) -> pa.Table:
-    """Return a table with a row for each of a group's N rollouts, from their chunks' token arrays, without texts."""
+    """Return a table with a row for each of a group's N rollouts, without texts, from the rollouts' token arrays."""
     scored = stored.scored
     chunks = scored.group.chunks
     num = scored.group.num_rollouts
@@ -129,9 +129,9 @@ def _times(
     periods: Sequence[Period | None],
     sizes: Sequence[int],
 ) -> dict[str, pa.Array]:
-    """Return two columns of a table of rollouts: when the work on each rollout's chunk ended, and its seconds.
+    """Return two columns of a table of rollouts: when work on the chunk with each rollout ended, and its seconds.
 
-    The values are null if they are unknown.
+    A chunk is a part of a group's rollouts that is sampled together. Unknown values are null.
     """
     ends: list[float | None] = []
     lasted: list[float | None] = []

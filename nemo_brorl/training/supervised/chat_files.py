@@ -240,7 +240,7 @@ def messages_of(
 ) -> list[dict[str, str]]:
     """Return the conversation in a row of a data file: `messages`, or `prompt` (a text or messages) and `response`.
 
-    Other columns are given by path. Raises DataError.
+    `prompt_path` and `answer_path` name other columns to read. Raises DataError.
     """
     path = prompt_path or "messages"
     conversation = value_at(row, path)

@@ -30,7 +30,8 @@ class Conversations:
     ) -> None:
         """Use a model's tokenizer to turn conversations into training examples.
 
-        `stop_ids`: tokens that end a turn. `system_prompt`: as in `data`.
+        `stop_ids`: tokens that end an assistant's turn. `system_prompt`: replaces that of every conversation unless
+        it is None, and an empty one removes it.
         """
         self.tokenizer = tokenizer
         self.stop_ids = stop_ids
