@@ -226,7 +226,7 @@ def switches(
     number; where a token is as likely by both weights, two. Raises where none fits."""
     # Single tokens are up to 8e-5 off in fp32, while the two models differ by nats.
     old, new = (
-        np.abs(hf_log_probs(folder, prompt, tokens, temperature) - np.array(log_probs)) < 5e-4 for folder in folders
+        np.abs(hf_log_probs(folder, prompt, tokens, temperature) - np.array(log_probs)) < 3e-4 for folder in folders
     )
     fits = [switch for switch in range(len(tokens) + 1) if old[:switch].all() and new[switch:].all()]
     assert fits, "every token was sampled by the weights of its time"
