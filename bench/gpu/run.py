@@ -86,6 +86,7 @@ PARTS = (
     Part("g", "whole_loop", 420, LOOP),
     Part("h", "fp8_learning", 540, LOOP),
     Part("i", "curve", 840, LOOP),
+    Part("j", "peer", 600, (*LOOP, "trl")),
 )
 
 

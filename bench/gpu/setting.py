@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -84,6 +85,7 @@ def open_setting(
     work.mkdir(parents=True, exist_ok=True)
     results = Results(options.results / f"{name}.json", part, options.tiny)
     results.detail("versions", versions())
+    shutil.rmtree(work / name, ignore_errors=True)  # a run folder of an earlier call would be refused
     ceilings = options.results / ("ceilings_tiny.rates" if options.tiny else "ceilings.rates")
     setting = Setting(results, options.tiny, work / "models", work / name, ceilings, options)
     if with_floors and not ceilings.exists():
