@@ -1,11 +1,11 @@
 """h: FP8 against bf16 while learning: the CPU task with its model scaled up, from one base.
 
-    python -m bench.gpu.fp8_learning [--tiny] [--results FOLDER] [--steps 12] [--arms bf16 tensorwise blockwise delayed]
+    python -m bench.gpu.fp8_learning [--tiny] [--results FOLDER] [--steps 12] [--arms bf16 tensorwise tensorwise_edges]
 
 The base is a warm-up of 25 M parameters on the GPU, kept for all arms. *mismatch* is what switching FP8 off under the
 same weights takes away, per token and averaged over the steps, and has the alarm of training as its target. Learning
 curves are pass@1 on held-out questions every three steps; they are in the JSON, and their last point in the table.
-Prompts and seeds are the same in all arms.
+Prompts and seeds are the same in all arms. *tensorwise_edges* keeps the first and the last layer in bf16.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bench.gpu.setting import Setting, open_setting
 from bench.gpu.shapes import TINY
 from bench.gpu.training_run import TINY_RUN, character_model, overrides_for, summary
 from bench.product import run
-from lab.studies.fp8_emulation import ARMS
+from lab.studies.fp8_emulation import ARMS as STUDY_ARMS
 from nemo_brorl.config.parity import ParityConfig
 from nemo_brorl.training.records import read_metrics
 
@@ -27,6 +27,12 @@ from nemo_brorl.training.records import read_metrics
 SCALED = ("sft.new.hidden_size=512", "sft.new.num_layers=8", "sft.new.num_attention_heads=8",
           "sft.new.num_key_value_heads=2", "sft.new.intermediate_size=1536",
           "sft.lr=1e-3", "sft.new.time_limit_s=90")  # fmt: skip
+ARMS = {
+    **STUDY_ARMS,
+    "tensorwise_edges": (
+        *STUDY_ARMS["tensorwise"], "policy.fp8_bf16_first_layers=1", "policy.fp8_bf16_last_layers=1",
+    ),
+}  # fmt: skip
 CURVE = ("trainer.val_interval=3", "evaluation.num_prompts=128", "evaluation.samples_per_prompt=8")
 
 
@@ -59,7 +65,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the FP8 learning part to its parser."""
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument(
-        "--arms", nargs="+", choices=[arm for arm in ARMS if arm != "fp32"], default=["bf16", "tensorwise", "blockwise"]
+        "--arms",
+        nargs="+",
+        choices=[arm for arm in ARMS if arm != "fp32"],
+        default=["bf16", "tensorwise", "tensorwise_edges", "blockwise"],
     )
 
 

@@ -67,7 +67,7 @@ FIRST = (
     Part("3", "attention", 240, TRAINER),
     Part("4", "throughput", 180, TRAINER, "first_step", ("--rows", "bf16")),
     Part("5", "weight_ipc", 300, BOTH, "first_engine", ("--heads", "--repeats", "2")),
-    Part("6", "whole_loop", 420, LOOP, "first_loop", ("--only-shape",)),
+    Part("6", "whole_loop", 420, LOOP, "first_loop", ("--rows", "shape")),
     Part("7", "throughput", 120, TRAINER, "first_fp8", ("--rows", "tensorwise")),
     Part("8", "generation", 300, ENGINE, "first_generation", ("--batch-tokens", "2048", "16384", "--repeats", "1")),
 )
@@ -83,7 +83,7 @@ PARTS = (
     Part("f", "sleep_cycles", 240, BOTH),
     Part("a", "gpu_tests", 360, TRAINER),
     Part("a", "engine_tests", 300, BOTH),
-    Part("g", "whole_loop", 420, LOOP),
+    Part("g", "whole_loop", 600, LOOP),
     Part("h", "fp8_learning", 540, LOOP),
     Part("i", "curve", 840, LOOP),
     Part("j", "peer", 600, (*LOOP, "trl")),

@@ -1,29 +1,49 @@
-"""g: the whole loop colocated on one card: the CPU task with its own small model, then a model of the 0.5B shape.
+"""g: the whole loop colocated on one card: the CPU task, the 0.5B shape, a mixture of experts, and a resumed run.
 
     python -m bench.gpu.whole_loop [--tiny] [--results FOLDER] [--base runs/base_cpu] [--steps 3]
+        [--rows task shape mixture resume]
 
 As `brorl train` runs it: parity gate, sampling, verifiers, update, CUDA IPC, engines asleep while the policy learns.
-The base of the CPU task is `--base`, or is made by a warm-up on the GPU. The 0.5B shape (its layers, 128 characters as
-vocabulary) has random weights and learns nothing; dynamic sampling is off for it.
+*task* is the CPU task with its own small model. Its base is `--base`, or is made by a warm-up on the GPU. *shape* and
+*mixture* have random weights and learn nothing; dynamic sampling is off for them. *shape* has the layers of the 0.5B
+shape and 128 characters as vocabulary. *mixture* has eight experts and trains with `policy.moe.router_replay`.
+
+*resume* trains the CPU task for four steps, kills a second run once its checkpoint of step 2 is complete, and resumes
+it. Its rows are the largest relative difference of the two runs' metrics before the kill and after it. Both are 0 on a
+CPU. If runs differ before the kill too, the card does not compute the same twice, and resuming is not the cause.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import psutil
 
 from bench.gpu.record import Row
 from bench.gpu.setting import Setting, open_setting
-from bench.gpu.shapes import QWEN_0_5B, TINY
+from bench.gpu.shapes import FAMILIES, QWEN_0_5B, TINY
 from bench.gpu.training_run import RANDOM_MODEL, TINY_RUN, character_model, overrides_for, summary
 from bench.product import run
+from nemo_brorl.core.processes import running_after
+from nemo_brorl.training.records import read_metrics
 
 MISMATCH = 0.05  # alarm of training (parity.max_step_mismatch), nats
 LARGER = (*RANDOM_MODEL, "rollouts.num_per_prompt=128", "rollouts.prompts_per_step=16",
           "rollouts.max_response_tokens=256",
           "data.max_prompt_tokens=700", "generation.max_model_len=1024",
           "policy.tokens_per_micro_batch=16384")  # fmt: skip
+WITH_REPLAY = "policy.moe.router_replay=true"
+SAVED, LAST = 2, 4  # steps of the runs of `resume`
+TIMINGS = ("time/", "sync/", "generation/", "sleep/")  # beginnings of names of metrics that differ between equal runs
+ROWS = ("task", "shape", "mixture", "resume")
 
 
 def train(setting: Setting, name: str, model: Path, overrides: Sequence[str], steps: int) -> None:
@@ -54,25 +74,88 @@ def warm_base(setting: Setting, base: Path) -> Path:
     return base
 
 
+def resume(setting: Setting, model: Path, overrides: Sequence[str]) -> None:
+    """Compare a run that was killed and resumed with one that was not."""
+    whole, killed = setting.work / "whole", setting.work / "killed"
+    shared = [*overrides_for(setting), *overrides, f"policy.model={model}"]
+    shared += [f"trainer.max_steps={LAST}", f"trainer.save_interval={SAVED}", "exp_manager.resume_if_exists=true"]
+    run("train", *shared, f"exp_manager.explicit_log_dir={whole}")
+    arguments = [*shared, f"exp_manager.explicit_log_dir={killed}"]
+    kill_after_checkpoint([sys.executable, "-m", "nemo_brorl", "train", *arguments], killed)
+    run("train", *arguments)
+    rows, others = metrics_by_step(whole), metrics_by_step(killed)
+    for name, steps in (("before the kill", range(1, SAVED + 1)), ("after the resume", range(SAVED + 1, LAST + 1))):
+        differences = [relative_difference(rows[step], others[step]) for step in steps]
+        setting.results.add(Row(f"resume: metrics {name}, largest relative difference", max(differences)))
+
+
+def kill_after_checkpoint(command: Sequence[str], folder: Path) -> None:
+    """Start a run, and kill its driver once the first checkpoint is complete. Return when none of its processes lives.
+
+    Raises CalledProcessError where the run ends before.
+    """
+    process = subprocess.Popen(command)
+    while not (folder / "checkpoints" / f"step_{SAVED}" / "COMPLETE").exists():
+        if process.poll() is not None:
+            raise subprocess.CalledProcessError(process.returncode, command)
+        time.sleep(0.05)
+    started = psutil.Process(process.pid).children(recursive=True)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    running_after(started, 60.0)
+
+
+def metrics_by_step(folder: Path) -> dict[int, dict[str, Any]]:
+    """Return a run's metrics by step, without timings."""
+    found: dict[int, dict[str, Any]] = {}
+    for row in read_metrics(folder / "metrics.jsonl"):
+        found[row["step"]] = {name: value for name, value in row.items() if not name.startswith(TIMINGS)}
+    return found
+
+
+def relative_difference(one: dict[str, Any], other: dict[str, Any]) -> float:
+    """Return the largest difference of two rows of metrics over the larger value; infinite where names differ."""
+    if one.keys() != other.keys():
+        return float("inf")
+    largest = 0.0
+    for name, value in one.items():
+        size = max(abs(value), abs(other[name]))
+        if size:
+            largest = max(largest, abs(value - other[name]) / size)
+    return largest
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the whole loop part to its parser."""
     parser.add_argument("--base", type=Path, default=Path("runs/base_cpu"))
     parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--only-shape", action="store_true", help="the 0.5B shape alone")
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), help="only these")
 
 
 def main() -> None:
-    """Run the CPU task first, because it is small, then the 0.5B shape."""
+    """Run the rows in their order, small ones first."""
     setting = open_setting("whole_loop", __doc__, add_arguments)
-    steps = setting.extra.steps
+    steps, wanted = setting.extra.steps, setting.extra.rows
     if setting.is_tiny:
-        train(setting, "tiny", character_model(setting, "tiny_characters", TINY), TINY_RUN, 1)
+        model, overrides, steps, name = character_model(setting, "tiny_characters", TINY), TINY_RUN, 1, "tiny"
     else:
-        if not setting.extra.only_shape:
-            with setting.results.attempt("CPU task"):
-                train(setting, "CPU task", warm_base(setting, setting.extra.base), (), steps)
+        overrides, name = (), "CPU task"
+        if {"task", "resume"} & set(wanted):
+            model = warm_base(setting, setting.extra.base)
+    if "task" in wanted:
+        with setting.results.attempt(name):
+            train(setting, name, model, overrides, steps)
+    if "shape" in wanted and not setting.is_tiny:
         with setting.results.attempt("0.5B shape"):
             train(setting, "0.5B shape", character_model(setting, "0.5B_characters", QWEN_0_5B), LARGER, steps)
+    if "mixture" in wanted:
+        with setting.results.attempt("mixture"):
+            mixture = character_model(setting, "mixture_characters", FAMILIES["qwen3 mixture"])
+            sizes = TINY_RUN if setting.is_tiny else LARGER
+            train(setting, "mixture", mixture, (*sizes, WITH_REPLAY), steps)
+    if "resume" in wanted:
+        with setting.results.attempt("resume"):
+            resume(setting, model, overrides)
     setting.results.finish()
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Collection, Sequence
 
 import psutil
 
 # Seconds that a killed or terminated process has to exit.
 END_S = 10.0
+# Seconds between two looks for zombies.
+POLL_S = 0.1
 
 
 def children_but(before: Collection[psutil.Process]) -> list[psutil.Process]:
@@ -45,9 +48,24 @@ def is_running(process: psutil.Process) -> bool:
 
 def end_processes(processes: Sequence[psutil.Process], wait_s: float) -> int:
     """Wait up to `wait_s` seconds for processes to end, kill the rest, and return how many were killed."""
-    _, left = psutil.wait_procs(processes, timeout=wait_s)
+    left = running_after(processes, wait_s)
     for process in left:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(left, timeout=END_S)
+    running_after(left, END_S)
     return len(left)
+
+
+def running_after(processes: Sequence[psutil.Process], wait_s: float) -> list[psutil.Process]:
+    """Wait up to `wait_s` seconds for processes to end, and return those that still run.
+
+    A zombie counts as ended. The first process of a container often leaves orphans as zombies for ever.
+    """
+    deadline = time.monotonic() + wait_s
+    left = list(processes)
+    while True:
+        remaining_s = max(deadline - time.monotonic(), 0.0)
+        _, alive = psutil.wait_procs(left, timeout=min(remaining_s, POLL_S))
+        left = [process for process in alive if is_running(process)]
+        if not left or not remaining_s:
+            return left
