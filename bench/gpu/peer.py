@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def write_questions(setting: Setting) -> Path:
-    """Write sums padded with spaces to equal lengths, and return their file."""
+    """Write sums, padded with dots to equal lengths, and return their file."""
     path = setting.work / "questions.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = []

@@ -67,8 +67,11 @@ def train(setting: Setting, name: str, model: Path, overrides: Sequence[str], st
         results.add(Row(f"{name}: pass@1", found["after"], "", note=f"before {found['before']:.3f}"))
 
 
-def warm_base(setting: Setting, base: Path) -> Path:
+def task_model(setting: Setting) -> Path:
     """Return the folder of the CPU task's base model, after making it on the GPU where it is missing."""
+    if setting.is_tiny:
+        return character_model(setting, "tiny_characters", TINY)
+    base: Path = setting.extra.base
     if not (base / "config.json").exists():
         run("base", *overrides_for(setting), f"sft.new.output={base}")
     return base
@@ -136,15 +139,12 @@ def main() -> None:
     """Run the rows in their order, small ones first."""
     setting = open_setting("whole_loop", __doc__, add_arguments)
     steps, wanted = setting.extra.steps, setting.extra.rows
+    overrides, name = (), "CPU task"
     if setting.is_tiny:
-        model, overrides, steps, name = character_model(setting, "tiny_characters", TINY), TINY_RUN, 1, "tiny"
-    else:
-        overrides, name = (), "CPU task"
-        if {"task", "resume"} & set(wanted):
-            model = warm_base(setting, setting.extra.base)
+        overrides, steps, name = TINY_RUN, 1, "tiny"
     if "task" in wanted:
         with setting.results.attempt(name):
-            train(setting, name, model, overrides, steps)
+            train(setting, name, task_model(setting), overrides, steps)
     if "shape" in wanted and not setting.is_tiny:
         with setting.results.attempt("0.5B shape"):
             train(setting, "0.5B shape", character_model(setting, "0.5B_characters", QWEN_0_5B), LARGER, steps)
@@ -155,7 +155,7 @@ def main() -> None:
             train(setting, "mixture", mixture, (*sizes, WITH_REPLAY), steps)
     if "resume" in wanted:
         with setting.results.attempt("resume"):
-            resume(setting, model, overrides)
+            resume(setting, task_model(setting), overrides)
     setting.results.finish()
 
 
