@@ -14,26 +14,27 @@ equal time N = 512 is ahead only if its steps take less time.
 from __future__ import annotations
 
 import argparse
-import json
 import math
-from collections.abc import Sequence
+import statistics
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 from brorl_lab.commands.sweep import UNITS, SweepCurve, curve_of
+from brorl_lab.paired_evaluations import EvaluationScores, compare_evaluations, read_evaluation
 
 from bench.gpu.record import Row
 from bench.gpu.setting import Setting, open_setting
 from bench.gpu.shapes import TINY
-from bench.gpu.training_run import TINY_RUN, character_model, overrides_for
+from bench.gpu.training_run import TINY_RUN, character_model, overrides_for, write_rows
 from bench.product import run
+from nemo_brorl.config.evaluation import EvaluationConfig
 from nemo_brorl.training.records import read_metrics
 
+BENCHMARK = "sums"
+FIRST_ARM = "16x256"  # the others are compared with it
 NUM_TRIES = 16
 NUM_SAMPLES = 64  # of each reported question
 ARMS = {  # N, prompts of a step, factor of the learning rate, share of the steps
-    "16x256": (16, 256, 1.0, 1.0),
+    FIRST_ARM: (16, 256, 1.0, 1.0),
     "512x8": (512, 8, 1.0, 1.0),
     "512x64": (512, 64, math.sqrt(8), 1 / 8),
 }
@@ -59,12 +60,12 @@ def base_overrides(setting: Setting, model: Path) -> list[str]:
 
 def evaluate(
     setting: Setting, model: Path, questions: Path, num_samples: int, output: Path, run_folder: Path | None = None
-) -> dict[str, Any]:
-    """Sample answers to all questions of a file. Return the benchmark's entry of evaluation.json.
+) -> EvaluationScores:
+    """Sample answers to all questions of a file, and return the scores of the only benchmark, `BENCHMARK`.
 
     With `run_folder` the weights are those of the run's last checkpoint, whatever its validations chose.
     """
-    benchmark = f"{{name: sums, domain: math, source: jsonl, path: {questions}, verifier: exact_match}}"
+    benchmark = f"{{name: {BENCHMARK}, domain: math, source: jsonl, path: {questions}, verifier: exact_match}}"
     run(
         "evaluate",
         *base_overrides(setting, model),
@@ -74,15 +75,7 @@ def evaluate(
         f"evaluation.checkpoint={run_folder or 'null'}",
         f"evaluation.output={output}",
     )
-    entry: dict[str, Any] = json.loads((output / "evaluation.json").read_text())["benchmarks"]["sums"]
-    return entry
-
-
-def write_rows(path: Path, rows: Sequence[dict[str, str]]) -> Path:
-    """Write questions as JSON lines."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return read_evaluation(output / "evaluation.json")
 
 
 def hard_questions(setting: Setting, model: Path) -> dict[str, Path]:
@@ -95,8 +88,7 @@ def hard_questions(setting: Setting, model: Path) -> dict[str, Path]:
     answers = {item["question"]: item["answer"] for item in generated}
     rows = [{"prompt": question, "answer": answer} for question, answer in answers.items()]
     tried = evaluate(setting, model, write_rows(folder / "all.jsonl", rows), NUM_TRIES, folder / "tried")
-    digits = tried["prompts"].values()
-    hard = [row for row, samples in zip(rows, digits, strict=True) if "1" not in samples]
+    hard = [row for row, share in zip(rows, tried.successes[BENCHMARK].values(), strict=True) if share == 0]
     setting.results.add(Row(f"questions unsolved in {NUM_TRIES} tries", len(hard), note=f"of {len(rows)}"))
     reported, validated = extra.reported, extra.reported + extra.validated
     parts = {"reported": hard[:reported], "validated": hard[reported:validated], "trained": hard[validated:]}
@@ -134,21 +126,18 @@ def train(setting: Setting, arm: str, model: Path, files: dict[str, Path]) -> Pa
     return folder
 
 
-def shares(entry: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return each question's share of right samples."""
-    return np.array([samples.count("1") / len(samples) for samples in entry["prompts"].values()])
-
-
-def add_scores(setting: Setting, arm: str, entry: dict[str, Any], first: dict[str, Any] | None) -> None:
+def add_scores(setting: Setting, arm: str, scores: EvaluationScores, first: EvaluationScores | None) -> None:
     """Add an arm's pass@1 and pass@k, and its paired difference from the first arm, in points."""
-    own = shares(entry)
-    setting.results.add(Row(f"{arm}: pass@1", 100 * own.mean(), "%"))
-    for k, found in entry["scores"]["pass_at_k"].items():
+    own = scores.successes[BENCHMARK].values()
+    setting.results.add(Row(f"{arm}: pass@1", 100 * statistics.fmean(own), "%"))
+    for k, found in scores.benchmarks[BENCHMARK]["scores"]["pass_at_k"].items():
         setting.results.add(Row(f"{arm}: pass@{k}", 100 * found["value"], "%"))
     if first is not None:
-        difference = 100 * (own - shares(first))
-        half = 1.96 * difference.std(ddof=1) / math.sqrt(len(difference))
-        setting.results.add(Row(f"{arm} − 16x256", difference.mean(), "points", note=f"± {half:.2f} over questions"))
+        compared = compare_evaluations(first, scores, EvaluationConfig().bootstrap_samples)[BENCHMARK]
+        difference = compared.test.difference
+        low, high = difference.interval
+        note = f"{100 * low:+.2f} to {100 * high:+.2f}, {scores.confidence:.0%} over questions"
+        setting.results.add(Row(f"{arm} − {FIRST_ARM}", 100 * difference.value, "points", note=note))
 
 
 def add_curves(setting: Setting, curves: dict[str, SweepCurve]) -> None:
@@ -175,15 +164,16 @@ def main() -> None:
     base = evaluate(setting, model, files["reported"], num_samples, setting.work / "base")
     add_scores(setting, "base", base, None)
     curves: dict[str, SweepCurve] = {}
-    entries: dict[str, dict[str, Any]] = {}
+    first: EvaluationScores | None = None
     for arm in ARMS:
         folder = train(setting, arm, model, files)
         curve = curve_of(read_metrics(folder / "metrics.jsonl"))
         if curve is not None:
             curves[arm] = curve
         output = setting.work / f"{arm}_evaluated"
-        entries[arm] = evaluate(setting, model, files["reported"], num_samples, output, folder)
-        add_scores(setting, arm, entries[arm], entries["16x256"] if arm != "16x256" else None)
+        scores = evaluate(setting, model, files["reported"], num_samples, output, folder)
+        add_scores(setting, arm, scores, first)
+        first = first or scores
     if curves:
         add_curves(setting, curves)
     setting.results.finish()

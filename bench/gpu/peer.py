@@ -24,7 +24,7 @@ from pathlib import Path
 from bench.gpu.record import Row
 from bench.gpu.setting import Setting, open_setting
 from bench.gpu.shapes import QWEN_0_5B, TINY
-from bench.gpu.training_run import RANDOM_MODEL, character_model, overrides_for
+from bench.gpu.training_run import RANDOM_MODEL, character_model, overrides_for, write_rows
 from bench.product import run
 from nemo_brorl.core.step_time import step_seconds
 from nemo_brorl.training.records import read_metrics
@@ -54,19 +54,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def write_questions(setting: Setting) -> Path:
     """Write sums, padded with dots to equal lengths, and return their file."""
-    path = setting.work / "questions.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
     rows = []
     for number in range(NUM_QUESTIONS):
         question = f"{number} + 1 = ?".ljust(setting.extra.prompt_characters, ".")
-        rows.append(json.dumps({"prompt": question, "answer": str(number + 1)}) + "\n")
-    path.write_text("".join(rows))
-    return path
+        rows.append({"prompt": question, "answer": str(number + 1)})
+    return write_rows(setting.work / "questions.jsonl", rows)
+
+
+def max_prompt_tokens(setting: Setting) -> int:
+    """Return room for a question: a character is a token, and the chat template adds a newline."""
+    return int(setting.extra.prompt_characters) + 16
 
 
 def max_model_len(setting: Setting) -> int:
-    """Return the longest sequence: a question with its newline, and a response."""
-    return int(setting.extra.prompt_characters + 16 + setting.extra.response_tokens)
+    """Return room for a question and a response, in tokens."""
+    return max_prompt_tokens(setting) + int(setting.extra.response_tokens)
 
 
 def time_ours(setting: Setting, model: Path, questions: Path, folder: Path) -> Side:
@@ -84,7 +86,7 @@ def time_ours(setting: Setting, model: Path, questions: Path, folder: Path) -> S
         f"rollouts.num_per_prompt={extra.rollouts}",
         f"rollouts.prompts_per_step={extra.prompts}",
         f"rollouts.max_response_tokens={extra.response_tokens}",
-        f"data.max_prompt_tokens={extra.prompt_characters + 16}",
+        f"data.max_prompt_tokens={max_prompt_tokens(setting)}",
         f"generation.max_model_len={max_model_len(setting)}",
         "data.source=jsonl",
         f"data.path={questions}",

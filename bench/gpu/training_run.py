@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,13 @@ def character_model(setting: Setting, name: str, config: Mapping[str, Any]) -> P
     if not (folder / "tokenizer.json").exists():
         make_tokenizer(folder)
     return folder
+
+
+def write_rows(path: Path, rows: Sequence[dict[str, str]]) -> Path:
+    """Write questions as JSON lines, and return their file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
 
 
 def summary(folder: Path) -> dict[str, float]:

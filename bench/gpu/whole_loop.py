@@ -16,8 +16,6 @@ CPU. If runs differ before the kill too, the card does not compute the same twic
 from __future__ import annotations
 
 import argparse
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -97,13 +95,13 @@ def kill_after_checkpoint(command: Sequence[str], folder: Path) -> None:
 
     Raises CalledProcessError where the run ends before.
     """
-    process = subprocess.Popen(command)
+    process = psutil.Popen(command)
     while not (folder / "checkpoints" / f"step_{SAVED}" / "COMPLETE").exists():
         if process.poll() is not None:
             raise subprocess.CalledProcessError(process.returncode, command)
         time.sleep(0.05)
-    started = psutil.Process(process.pid).children(recursive=True)
-    os.kill(process.pid, signal.SIGKILL)
+    started = process.children(recursive=True)
+    process.kill()
     process.wait()
     running_after(started, 60.0)
 

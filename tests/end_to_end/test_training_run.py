@@ -13,7 +13,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -21,6 +20,7 @@ from brorl_lab.metric_registry import undeclared_names
 from safetensors.torch import load_file
 
 from lab.tests.page.test_page import parts_of
+from nemo_brorl.core.processes import running_after
 from tests.support.commands import Command, run
 from tests.support.source_tree import CODE_PATH, ROOT
 
@@ -181,8 +181,7 @@ def test_a_run_killed_and_resumed_from_the_last_whole_checkpoint_equals_the_unin
     assert not (folder / "store").exists()
     assert not (folder / "timeline").exists()
     assert (folder / "checkpoints" / f"step_{num_steps(folder)}" / "COMPLETE").exists()
-    psutil.wait_procs(started, timeout=30)
-    assert not [one for one in started if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    assert running_after(started, 30.0) == []
 
 
 def test_a_run_that_overlaps_and_cuts_rollouts_learns_from_what_is_resumed(
