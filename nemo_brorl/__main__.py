@@ -12,6 +12,17 @@ from nemo_brorl.core.errors import USER_ERROR, BroRLError
 
 INTERRUPTED = 130
 
+STACK = "run scripts/install.sh cpu, or gpu, in a checkout of nemo_brorl"
+
+# libraries that an installation without the stack lacks: how to install them
+LIBRARIES = {
+    "matplotlib": "pip install 'nemo_brorl[figures]'",
+    "reasoning_gym": STACK,
+    **dict.fromkeys(
+        ("torch", "ray", "vllm", "megatron", "transformers", "tokenizers", "huggingface_hub", "nemo"), STACK
+    ),
+}
+
 # command: (module with `main(argv) -> exit code`, what it does). A module is imported when its command is called.
 COMMANDS = {
     "train": ("nemo_brorl.commands.train", "train a model: sample, score, update, validate, save"),
@@ -89,6 +100,14 @@ def main() -> int:
         module = importlib.import_module(module_name)
         code = int(module.main(rest))
         sys.stdout.flush()
+    except ModuleNotFoundError as error:
+        library = (error.name or "").partition(".")[0]
+        if library not in LIBRARIES:
+            raise
+        sys.stderr.write(
+            f"error: `brorl {command}` needs {library}, which is not installed here: {LIBRARIES[library]}\n"
+        )
+        return USER_ERROR
     except BrokenPipeError:
         # The reader, such as `head`, has closed the pipe. Without this the flush at exit would fail once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -6,17 +6,21 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 import venv
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from nemo_brorl.__main__ import COMMANDS
 from tests.support.source_tree import ROOT
 
 pytestmark = pytest.mark.slow
 
-PARTS = ("nemo_brorl", "launcher", "lab", "graders", "conf", "requirements", "pyproject.toml", "README.md", "LICENSE")
+PARTS = ("nemo_brorl", "launcher", "lab", "graders", "conf", "models", "requirements")
+FILES = ("pyproject.toml", "README.md", "LICENSE")
 BUILD = "import setuptools.build_meta, sys; setuptools.build_meta.build_wheel(sys.argv[1])"
 
 
@@ -37,11 +41,9 @@ def brorl(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = folder / "source"
     source.mkdir()
     for name in PARTS:
-        path = ROOT / name
-        if path.is_dir():
-            shutil.copytree(path, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(path, source)
+        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in FILES:
+        shutil.copy(ROOT / name, source)
     for distribution in (source, source / "graders"):
         run(sys.executable, "-P", "-c", BUILD, folder, folder=distribution)
     environment = folder / "environment"
@@ -57,6 +59,67 @@ def brorl(tmp_path_factory: pytest.TempPathFactory) -> Path:
     install = [python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--ignore-installed"]
     run(*install, *wheels, folder=folder)
     return environment / "bin" / "brorl"
+
+
+def requirements_of(name: str) -> set[str]:
+    """All distributions that one needs, itself included, without extras."""
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        found.add(name)
+        for line in metadata.requires(name) or []:
+            needed = Requirement(line)
+            if needed.marker is None or needed.marker.evaluate({"extra": ""}):
+                waiting.append(needed.name)
+    return found
+
+
+@pytest.fixture(scope="module")
+def login_node(brorl: Path) -> Path:
+    """The program `brorl` of the same environment, with the libraries alone that pip installs with the wheel."""
+    environment = brorl.parents[1]
+    packages = next(environment.glob("lib/python3*/site-packages"))
+    needed = packages.parent / "needed"
+    needed.mkdir()
+    ours = {"nemo_brorl", "brorl-graders"}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    for name in set().union(*(requirements_of(Requirement(line).name) for line in project)) - ours:
+        for file in metadata.files(name) or []:
+            top = file.parts[0]
+            if top not in ("..", "__pycache__") and not (needed / top).exists():
+                (needed / top).symlink_to(Path(str(metadata.distribution(name).locate_file(top))))
+    alone = environment.with_name("alone")
+    shutil.copytree(environment, alone, symlinks=True)
+    (next(alone.glob("lib/python3*/site-packages")) / "libraries.pth").write_text(f"{needed}\n")
+    program = alone / "bin" / "brorl"
+    program.write_text(program.read_text().replace(str(environment), str(alone)))
+    return program
+
+
+def test_every_command_answers_help_on_a_login_node(login_node: Path) -> None:
+    for command in COMMANDS:
+        assert "usage" in run(login_node, command, "--help", folder=login_node.parent).lower()
+
+
+def test_a_command_that_lacks_a_library_says_how_to_install_it(login_node: Path, tmp_path: Path) -> None:
+    for words, library, advice in (
+        (("train", "--config-name", "sums_cpu"), "", "run scripts/install.sh cpu"),
+        (("simulate", "--steps", "1"), "matplotlib", "pip install 'nemo_brorl[figures]'"),
+    ):
+        done = subprocess.run([login_node, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 2, done.stderr
+        assert f"`brorl {words[0]}` needs {library}" in done.stderr and advice in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_the_first_recipe_finds_its_base_model_beside_the_wheel(brorl: Path, tmp_path: Path) -> None:
+    look = "from nemo_brorl.core.model_folder import local_model; print(local_model('models/sums'))"
+    folder = Path(run(brorl.parent / "python", "-c", look, folder=tmp_path).strip())
+    assert folder == brorl.parents[1] / "share" / "nemo_brorl" / "models" / "sums"
+    assert (folder / "model.safetensors").is_file()
 
 
 def test_four_names_of_ours_are_installed(brorl: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from nemo_brorl.core.errors import ModelError
@@ -15,6 +16,10 @@ def local_model(model: str) -> Path | None:
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder
+    # A wheel keeps the base models of its recipes here.
+    shipped = Path(sys.prefix, "share/nemo_brorl", model)
+    if not folder.is_absolute() and shipped.is_dir():
+        return shipped
     is_name = model.count("/") == 1 and not model.startswith((".", "~", "runs/"))
     if is_name and not folder.parent.is_dir():
         return None

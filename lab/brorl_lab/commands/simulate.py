@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from brorl_lab.commands.figures import draw_equal_draws, draw_q, draw_three_panels
 from brorl_lab.theory.simulator import PAPER_SIZES, Measurement, Simulation, ablations, equal_draws, simulate
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import USER_ERROR, ConfigError
@@ -83,6 +82,8 @@ def study_settings(
 
     Figure 3 is the one of the BroRL paper (arXiv 2510.01180).
     """
+    from brorl_lab.commands.figures import draw_q, draw_three_panels
+
     console = Console()
     curves = run_all(settings, console)
     labels = [f"N={size}" for size in base.sizes]
@@ -97,6 +98,8 @@ def study_settings(
 
 def study_equal_draws(base: Simulation, folder: Path) -> None:
     """Compare a small and a large rollout size in BroRL's simulator after equally many drawn tokens."""
+    from brorl_lab.commands.figures import draw_equal_draws
+
     console = Console()
     settings = equal_draws(base, SMALL, LARGE)
     curves = run_all(settings, console)
