@@ -18,9 +18,7 @@ STACK = "run scripts/install.sh cpu, or gpu, in a checkout of nemo_brorl"
 LIBRARIES = {
     "matplotlib": "pip install 'nemo_brorl[figures]'",
     "reasoning_gym": STACK,
-    **dict.fromkeys(
-        ("torch", "ray", "vllm", "megatron", "transformers", "tokenizers", "huggingface_hub", "nemo"), STACK
-    ),
+    **dict.fromkeys(("torch", "ray", "vllm", "megatron", "transformers", "huggingface_hub", "nemo"), STACK),
 }
 
 # command: (module with `main(argv) -> exit code`, what it does). A module is imported when its command is called.
