@@ -111,8 +111,11 @@ class SourceConfig:
         None, "environment that replies to the model over several turns: a name or package.module:Class; null: one turn"
     )
     environment_settings: dict[str, Any] = setting({}, "settings of the environment (docs/howto/environments.md)")
-    max_bad_rows: int = setting(
-        0, "most rows that may be unusable, repeated questions included; they are left out", at_least=0
+    max_bad_rows: int = setting(0, "most rows that may be unusable; they are left out", at_least=0)
+    repeated_rows: str = setting(
+        "refuse",
+        "rows that repeat a question and its answer, but for blanks or case; drop: use each question once",
+        choices=("refuse", "drop"),
     )
 
     def unnamed(self, where: str) -> Iterator[str]:
@@ -181,6 +184,12 @@ class DataConfig(SourceConfig):
         None,
         "sentence added to questions if neither they nor the system prompt say where the answer goes; "
         'null: the built-in sentence; "": none',
+    )
+    changed_rows: str = setting(
+        "refuse",
+        "what a run that goes on does if rows of its data files have changed",
+        choices=("refuse", "accept"),
+        may_change=True,
     )
     max_prompt_tokens: int = setting(160, "longest prompt in tokens; longer ones are left out and counted", at_least=1)
     held_out_fraction: float = setting(
