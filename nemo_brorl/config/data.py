@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from nemo_brorl.config.declare import section, setting
+from nemo_brorl.config.declare import path_setting, section, setting
 
 PRESETS = ("plain", "deepscaler", "eurus_2", "scp_116k", "ifeval")
 FILE_WORDS = {
@@ -95,8 +95,8 @@ class SourceConfig:
 
     source: str = setting("reasoning_gym", "kind of source; dataset: folder of a Hugging Face dataset", choices=SOURCES)
     tasks: list[TaskConfig] = setting([], "Reasoning Gym tasks, for source=reasoning_gym")
-    path: str | None = setting(None, "data file, or a pattern of files (`DATA/*.parquet`); for dataset the folder")
-    held_out_path: str | None = setting(
+    path: str | None = path_setting(None, "data file, or a pattern of files (`DATA/*.parquet`); for dataset the folder")
+    held_out_path: str | None = path_setting(
         None, "file or pattern of questions for validation, in the format of `path`; null: a share of `path`"
     )
     dataset_split: str | None = setting(

@@ -35,6 +35,7 @@ from nemo_brorl.config.environment import marked, num_reads, values_read
 from nemo_brorl.config.former_settings import instead_of
 from nemo_brorl.config.given import check_texts, given_settings, infer_sources
 from nemo_brorl.config.help_pages import help_page
+from nemo_brorl.config.home_folder import expand_homes, with_home
 from nemo_brorl.config.rules import check_rules
 from nemo_brorl.config.same_run import RECORD
 from nemo_brorl.config.schema import BroRLConfig, groups, settings, without_indices
@@ -101,13 +102,13 @@ def load_config(
     """
     folder, name, written = hydra_arguments(config_name, overrides, config_path)
     try:
-        given = given_settings(folder, name, shipped_folder(), overrides)
         with initialize_config_dir(config_dir=str(folder), version_base=None, job_name="brorl"):
             composed = compose(name, overrides=written)
     except MissingConfigException as error:
         raise ConfigError(missing_default(error, folder)) from error
     except (HydraException, OmegaConfBaseException, OSError, *MALFORMED, yaml.YAMLError) as error:
         raise ConfigError(explain(error, folder / f"{name}.yaml")) from error
+    given = given_settings(folder, name, shipped_folder(), written)
     check_texts(given)
     config = to_config(composed)
     infer_sources(config, given)
@@ -187,6 +188,7 @@ def to_config(composed: DictConfig | ListConfig) -> BroRLConfig:
         # Marking walks every setting: only where one was read from the environment
         if num_reads() > num_asked:
             config = marked(config, merged)
+        expand_homes(config)
     except OmegaConfBaseException as error:
         # `from None`: the chain of exceptions would print the secret that `hidden` takes out
         raise ConfigError(hidden(explain(error, None), values_read())) from None
@@ -244,6 +246,7 @@ def _checked_override(text: str, folder: Path) -> str:
 
     Raises ConfigError for wrong syntax and unknown keys.
     """
+    text = with_home(text)
     try:
         override = OverridesParser.create().parse_override(text)
     except HydraException as error:

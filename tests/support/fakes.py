@@ -76,9 +76,8 @@ def score_chunk(chunk: RolloutChunk, rewards: Sequence[float]) -> ScoredChunk:
 class FakePrompts:
     """Prompts train/0, train/1, …"""
 
-    accepted_changes: list[str] = []
-
     def __init__(self) -> None:
+        self.accepted_changes: list[str] = []
         self.position = 0
         self.taken: list[str] = []
 

@@ -74,3 +74,30 @@ def test_a_file_in_a_mixture_is_read_by_its_name(tmp_path: Path) -> None:
     domains = f"data.domains=[{{name: own, path: {path}}}]"
     config = load_config("your_model", [MODEL, "data.source=mixture", domains])
     assert config.data.domains[0].source == "jsonl"
+
+
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_a_home_folder_is_expanded_in_every_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quote: str) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write_jsonl(tmp_path / "a.jsonl", plain_rows(2))
+    names = ("policy.model", "exp_manager.explicit_log_dir", "evaluation.output", "evaluation.checkpoint", "data.path")
+    config = load_config("your_model", [f"{name}={quote}~/a.jsonl{quote}" for name in names])
+    found = (
+        config.policy.model,
+        config.exp_manager.explicit_log_dir,
+        config.evaluation.output,
+        config.evaluation.checkpoint,
+        config.data.path,
+    )
+    assert found == (str(tmp_path / "a.jsonl"),) * 5
+
+
+def test_a_home_folder_in_a_yaml_file_and_in_a_list_is_expanded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "own.yaml").write_text(
+        "defaults: [sums_cpu, _self_]\npolicy:\n  model: ~/m\nrewards:\n  code:\n    readable: [~/a, /b]\n"
+    )
+    config = load_config("own", [], tmp_path)
+    assert (config.policy.model, config.rewards.code.readable) == (f"{tmp_path}/m", [f"{tmp_path}/a", "/b"])
