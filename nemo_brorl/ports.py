@@ -31,6 +31,8 @@ from nemo_brorl.types import (
 class PromptSource(Protocol):
     """Protocol of an endless, seeded, resumable stream of prompts."""
 
+    accepted_changes: list[str]  # changes of the data since the checkpoint, which the settings accept
+
     def take_prompts(self, num: int) -> list[Prompt]:
         """Return the next `num` prompts of the stream, which returns each prompt exactly once."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from nemo_brorl.config.declare import section, setting
+from nemo_brorl.config.declare import path_setting, section, setting
 
 PRESETS = ("plain", "deepscaler", "eurus_2", "scp_116k", "ifeval")
 FILE_WORDS = {
@@ -95,8 +95,8 @@ class SourceConfig:
 
     source: str = setting("reasoning_gym", "kind of source; dataset: folder of a Hugging Face dataset", choices=SOURCES)
     tasks: list[TaskConfig] = setting([], "Reasoning Gym tasks, for source=reasoning_gym")
-    path: str | None = setting(None, "data file, or a pattern of files (`DATA/*.parquet`); for dataset the folder")
-    held_out_path: str | None = setting(
+    path: str | None = path_setting(None, "data file, or a pattern of files (`DATA/*.parquet`); for dataset the folder")
+    held_out_path: str | None = path_setting(
         None, "file or pattern of questions for validation, in the format of `path`; null: a share of `path`"
     )
     dataset_split: str | None = setting(
@@ -111,8 +111,11 @@ class SourceConfig:
         None, "environment that replies to the model over several turns: a name or package.module:Class; null: one turn"
     )
     environment_settings: dict[str, Any] = setting({}, "settings of the environment (docs/howto/environments.md)")
-    max_bad_rows: int = setting(
-        0, "most rows that may be unusable, repeated questions included; they are left out", at_least=0
+    max_bad_rows: int = setting(0, "most rows that may be unusable; they are left out", at_least=0)
+    repeated_rows: str = setting(
+        "refuse",
+        "rows that repeat a question and its answer, but for blanks or case; drop: use each question once",
+        choices=("refuse", "drop"),
     )
 
     def unnamed(self, where: str) -> Iterator[str]:
@@ -181,6 +184,12 @@ class DataConfig(SourceConfig):
         None,
         "sentence added to questions if neither they nor the system prompt say where the answer goes; "
         'null: the built-in sentence; "": none',
+    )
+    changed_rows: str = setting(
+        "refuse",
+        "what a run that goes on does if rows of its data files have changed",
+        choices=("refuse", "accept"),
+        may_change=True,
     )
     max_prompt_tokens: int = setting(160, "longest prompt in tokens; longer ones are left out and counted", at_least=1)
     held_out_fraction: float = setting(

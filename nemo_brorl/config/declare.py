@@ -51,6 +51,7 @@ class Declaration:
     choices: tuple[str | None, ...] = ()  # empty: any value of the type; with FUNCTION: also a function of the user
     may_change: bool = False  # True: may change when a run is resumed; finished steps keep the old value
     is_auto: bool = False  # True: null, also written `auto`, is a size that `config/sizes.py` chooses
+    is_path: bool = False  # True: it names files or folders, where `~` is the home folder
 
     @property
     def allowed(self) -> str:
@@ -93,7 +94,16 @@ def setting(
         numbers = Range(above, at_most, is_open=True)
     elif at_least is not None:
         numbers = Range(at_least)
-    metadata = {DECLARATION: Declaration(meaning, numbers, tuple(choices), may_change, is_auto)}
+    return _field(default, Declaration(meaning, numbers, tuple(choices), may_change, is_auto))
+
+
+def path_setting(default: Any, meaning: str, *, may_change: bool = False) -> Any:
+    """Declare a setting that names files or folders, in which `~` is the user's home folder."""
+    return _field(default, Declaration(meaning, may_change=may_change, is_path=True))
+
+
+def _field(default: Any, declared: Declaration) -> Any:
+    metadata = {DECLARATION: declared}
     if isinstance(default, list | dict):
         return dataclasses.field(default_factory=lambda: copy.deepcopy(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)

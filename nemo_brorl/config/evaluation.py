@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from omegaconf import MISSING
 
 from nemo_brorl.config.data import FILE_WORDS, SOURCES, SourceConfig, repeated
-from nemo_brorl.config.declare import setting
+from nemo_brorl.config.declare import path_setting, setting
 
 
 @dataclass
@@ -83,13 +83,13 @@ class EvaluationConfig:
     bootstrap_samples: int = setting(
         2000, "bootstrap resamples of prompts for an interval", within=(100, 1_000_000), may_change=True
     )
-    checkpoint: str | None = setting(
+    checkpoint: str | None = path_setting(
         None,
         "checkpoint to evaluate instead of policy.model: a step_K folder, or a run folder (its newest)",
         may_change=True,
     )
     save_samples: int = setting(0, "responses per prompt that are saved as text", at_least=0, may_change=True)
-    output: str | None = setting(None, "folder of the results; null: the run folder", may_change=True)
+    output: str | None = path_setting(None, "folder of the results; null: the run folder", may_change=True)
 
     def selected(self) -> list[tuple[str, BenchmarkConfig]]:
         """Return the benchmarks to evaluate, each with the settings key that holds it.

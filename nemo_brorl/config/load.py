@@ -33,10 +33,12 @@ from omegaconf.errors import (
 
 from nemo_brorl.config.environment import marked, num_reads, values_read
 from nemo_brorl.config.former_settings import instead_of
+from nemo_brorl.config.given import check_texts, given_settings, infer_sources
 from nemo_brorl.config.help_pages import help_page
+from nemo_brorl.config.home_folder import expand_homes, with_home
 from nemo_brorl.config.rules import check_rules
 from nemo_brorl.config.same_run import RECORD
-from nemo_brorl.config.schema import BroRLConfig, groups, settings
+from nemo_brorl.config.schema import BroRLConfig, groups, settings, without_indices
 from nemo_brorl.config.trackers import LOGGER_KEYS, ExpManagerConfig, with_loggers_beside
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.files import MALFORMED
@@ -106,7 +108,10 @@ def load_config(
         raise ConfigError(missing_default(error, folder)) from error
     except (HydraException, OmegaConfBaseException, OSError, *MALFORMED, yaml.YAMLError) as error:
         raise ConfigError(explain(error, folder / f"{name}.yaml")) from error
+    given = given_settings(folder, name, shipped_folder(), written)
+    check_texts(given)
     config = to_config(composed)
+    infer_sources(config, given)
     check_rules(config)
     return config
 
@@ -183,6 +188,7 @@ def to_config(composed: DictConfig | ListConfig) -> BroRLConfig:
         # Marking walks every setting: only where one was read from the environment
         if num_reads() > num_asked:
             config = marked(config, merged)
+        expand_homes(config)
     except OmegaConfBaseException as error:
         # `from None`: the chain of exceptions would print the secret that `hidden` takes out
         raise ConfigError(hidden(explain(error, None), values_read())) from None
@@ -240,6 +246,7 @@ def _checked_override(text: str, folder: Path) -> str:
 
     Raises ConfigError for wrong syntax and unknown keys.
     """
+    text = with_home(text)
     try:
         override = OverridesParser.create().parse_override(text)
     except HydraException as error:
@@ -265,17 +272,17 @@ def _checked_override(text: str, folder: Path) -> str:
 
 def is_section(key: str) -> bool:
     """Return whether `key` names a section of settings, such as policy.optim."""
-    return _without_indices(key) in SECTIONS
+    return without_indices(key) in SECTIONS
 
 
 def is_key(key: str) -> bool:
     """Return whether the schema has a setting, section or list element `key` (for example `data.tasks.0.name`)."""
-    return is_section(key) or _without_indices(key) in settings()
+    return is_section(key) or without_indices(key) in settings()
 
 
 def is_free_form(key: str) -> bool:
     """Return whether `key` belongs to a mapping with free keys, as `exp_manager.wandb_logger_kwargs.project` does."""
-    path = f"{_without_indices(key)}."
+    path = f"{without_indices(key)}."
     if path.startswith(LOGGER_PATHS):
         return True
     return any(setting.is_mapping and path.startswith(f"{name}.") for name, setting in settings().items())
@@ -283,7 +290,7 @@ def is_free_form(key: str) -> bool:
 
 def unknown_key(key: str, written: str) -> str:
     """Return the error message for an unknown settings key, with its replacement or near matches."""
-    instead = instead_of(_without_indices(key))
+    instead = instead_of(without_indices(key))
     if instead is not None:
         return f"{written}: there is no setting '{key}' any more: {instead}"
     near = near_matches(key)
@@ -296,7 +303,7 @@ def near_matches(key: str) -> list[str]:
 
     Those in the key's own section come first.
     """
-    path = _without_indices(key)
+    path = without_indices(key)
     names = [*settings(), *SECTIONS, *(path.removesuffix(".") for path in LOGGER_PATHS)]
     last_words = {name: name.rpartition(".")[2] for name in names}
     near = []
@@ -342,7 +349,7 @@ def explain(error: Exception, file: Path | None) -> str:
 
 def wrong_section(key: str) -> str:
     """Return the error message for a settings section that was given a single value."""
-    first = SECTIONS[_without_indices(key)].settings[:3]
+    first = SECTIONS[without_indices(key)].settings[:3]
     names = ", ".join(setting.path.rpartition(".")[2] for setting in first)
     return f"{key} is a section with settings of its own ({names}, ...): it cannot be given a single value"
 
@@ -376,7 +383,7 @@ def _said(key: str, error: OmegaConfBaseException) -> str:
 
 
 def _wrong_type(key: str, error: OmegaConfBaseException) -> str:
-    setting = settings().get(_without_indices(key))
+    setting = settings().get(without_indices(key))
     given = f"{key}={error.value}" if error.value is not None else f"{key}=null"
     if setting is None:
         return f"{given}: {_first_line(error)}"
@@ -398,11 +405,3 @@ def _innermost(error: BaseException) -> BaseException:
 
 def _first_line(error: BaseException) -> str:
     return str(error).splitlines()[0]
-
-
-def _without_indices(key: str) -> str:
-    """Return a settings key in the schema's form.
-
-    For example, `data.tasks.0.name` and `data.tasks[0].name` become `data.tasks[].name`.
-    """
-    return re.sub(r"\.(\d+)(?=\.|$)|\[\d+\]", "[]", key)

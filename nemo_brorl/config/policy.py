@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nemo_brorl.config.declare import auto, section, setting
+from nemo_brorl.config.declare import auto, path_setting, section, setting
 
 
 @dataclass
@@ -36,7 +36,7 @@ class MoeConfig:
 class PolicyConfig:
     """Settings of the trained model, run by Megatron."""
 
-    model: str = setting("runs/base_cpu", "model to train: a Hugging Face name or folder")
+    model: str = path_setting("runs/base_cpu", "model to train: a Hugging Face name or folder")
     tensor_model_parallel_size: int = setting(
         1, "ranks that share every layer (tensor parallelism)", at_least=1, may_change=True
     )

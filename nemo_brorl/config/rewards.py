@@ -13,7 +13,7 @@ from brorl_graders.base.components import is_import_path
 from omegaconf import MISSING
 
 from nemo_brorl.config.data import repeated
-from nemo_brorl.config.declare import FUNCTION, section, setting
+from nemo_brorl.config.declare import FUNCTION, path_setting, section, setting
 
 # The score in a judge's reply, as in `Score: 0.5`.
 
@@ -68,7 +68,7 @@ class CodeConfig:
     max_processes: int = setting(8, "processes of a test, including threads", at_least=1)
     max_open_files: int = setting(64, "open files of each process", within=(8, 4096))
     preload: list[str] = setting([], "modules imported before programs start, for example numpy; costs memory once")
-    readable: list[str] = setting([], "folders that programs may read, besides Python and the system's libraries")
+    readable: list[str] = path_setting([], "folders that programs may read, besides Python and the system's libraries")
     allow_unsandboxed: bool = setting(
         False, "run programs on a machine without a sandbox. Only for a machine with nothing to lose"
     )
@@ -168,7 +168,7 @@ class ServicesConfig:
     )
     cache_size: int = setting(2**18, "replies that a worker remembers (about 200 bytes each)", at_least=1)
     record: bool = setting(True, "record replies in the run folder, so that a resumed run asks no question twice")
-    replay: str | None = setting(None, "run folder whose recorded replies are used; no request is sent then")
+    replay: str | None = path_setting(None, "run folder whose recorded replies are used; no request is sent then")
 
     def violations(self) -> Iterator[str]:
         names = [endpoint.name for endpoint in self.endpoints]

@@ -10,6 +10,7 @@ torch nor NeMo, so that `--help` and a wrong setting answer at once.
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, get_args, get_type_hints
@@ -98,6 +99,14 @@ def settings() -> dict[str, Setting]:
     for group in groups():
         by_path.update({setting.path: setting for setting in group.settings})
     return by_path
+
+
+def without_indices(key: str) -> str:
+    """Return a settings key in the schema's form.
+
+    For example, `data.tasks.0.name` and `data.tasks[0].name` become `data.tasks[].name`.
+    """
+    return re.sub(r"\.(\d+)(?=\.|$)|\[\d+\]", "[]", key)
 
 
 def section_of(declared_in: type, path: str) -> SettingSection:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nemo_brorl.config.declare import section, setting
+from nemo_brorl.config.declare import path_setting, section, setting
 
 
 @dataclass
@@ -37,7 +37,7 @@ class DemonstrationsConfig:
 class NewModelConfig:
     """A small model that `brorl base` creates and trains from scratch until it is right sometimes."""
 
-    output: str = setting("runs/base_cpu", "folder of the new model")
+    output: str = path_setting("runs/base_cpu", "folder of the new model")
     hidden_size: int = setting(256, at_least=1)
     num_layers: int = setting(4, at_least=1)
     num_attention_heads: int = setting(4, at_least=1)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_brorl.config.declare import setting
+from nemo_brorl.config.declare import path_setting, setting
 
 # Trackers with their required arguments. All but swanlab and trackio are NeMo's.
 TRACKERS: dict[str, tuple[str, ...]] = {
@@ -33,7 +33,7 @@ SECRETS = ("api_key", "api_token", "token", "password")
 class ExpManagerConfig:
     """Settings of NeMo's exp_manager, and `explicit_log_dir`: the run folder."""
 
-    explicit_log_dir: str = setting("runs/brorl_cpu", "run folder")
+    explicit_log_dir: str = path_setting("runs/brorl_cpu", "run folder")
     resume_if_exists: bool = setting(True, "resume the run in an existing run folder")
     loggers: dict[str, Any] = setting(
         {"create_tensorboard_logger": True},

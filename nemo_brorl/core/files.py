@@ -65,6 +65,13 @@ def write_atomically(
     return path
 
 
+def share_as_usual(path: Path) -> None:
+    """Give a file the mode of new files, by the umask. Some libraries write files that only their owner can read."""
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    umask = int(status.partition("Umask:")[2].split(maxsplit=1)[0], 8)
+    path.chmod(0o666 & ~umask)
+
+
 def append_line(path: Path, text: str) -> None:
     """Append a line to a file, which is created if missing: the whole line or nothing. Raises ResourceError."""
     with naming(path):

@@ -16,11 +16,12 @@ from nemo_brorl.config.data import SourceConfig
 from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.prompts.environment_source import DRAWN
+from nemo_brorl.prompts.file_source import formats_of
 from nemo_brorl.prompts.file_tables import first_rows
 from nemo_brorl.prompts.find_files import find_files
 from nemo_brorl.prompts.questions import BadRow, Question
 from nemo_brorl.prompts.reasoning_gym import VERIFIER, ReasoningGymSource, expanded
-from nemo_brorl.prompts.row_formats import columns_of, row_formats
+from nemo_brorl.prompts.row_formats import columns_of
 from nemo_brorl.prompts.row_questions import is_wanted, question_of
 from nemo_brorl.scoring.grader_settings import deadlines_of
 
@@ -195,8 +196,8 @@ def some_questions(
 
 def _of_files(source: SourceConfig) -> list[Question]:
     assert source.path is not None, "the settings were checked"
-    formats = row_formats(source)
     files = find_files(source.source, source.path, source.dataset_split)
+    formats = formats_of(source, files)
     found = []
     for row in first_rows(files[0], columns_of(formats), FIRST_ROWS):
         if isinstance(row, BadRow) or not is_wanted(row, source.only):

@@ -31,8 +31,8 @@ class _NumberedRows:
 class ParquetTable(_NumberedRows):
     """Rows of one Parquet file, decoded one row group at a time."""
 
-    def __init__(self, path: Path, columns: Sequence[str]) -> None:
-        """Open the Parquet file `path`, to read those of `columns` that it has."""
+    def __init__(self, path: Path, columns: Sequence[str] | None) -> None:
+        """Open the Parquet file `path`, to read those of `columns` that it has, or all (None)."""
         import pyarrow.parquet
 
         self.path = path
@@ -40,7 +40,7 @@ class ParquetTable(_NumberedRows):
             self._file = pyarrow.parquet.ParquetFile(path, memory_map=True)
             names = list(self._file.schema_arrow.names)
         self.columns: Sequence[str] | None = names
-        self._wanted = [name for name in names if name in columns]
+        self._wanted = [name for name in names if columns is None or name in columns]
         num_rows = 0
         self._starts = [0]  # first row of each row group, then the number of rows
         for number in range(self._file.num_row_groups):
@@ -114,6 +114,22 @@ class ArrowTable(_NumberedRows):
             # Without this check, a damaged offset beyond the file would end the process without an exception.
             part.validate(full=True)
             return list(part.to_pylist())
+
+
+class CsvTable(ArrowTable):
+    """Rows of one file of values separated by commas, or by tabs (`.tsv`), held in memory. All values are texts."""
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow.csv
+
+        self.path = path
+        parse = pyarrow.csv.ParseOptions(delimiter="\t" if path.suffix == ".tsv" else ",", newlines_in_values=True)
+        with _damage_named(path):
+            # Types are guessed otherwise, and 007 would be 7.
+            names = pyarrow.csv.open_csv(path, parse_options=parse).schema.names
+            convert = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.string()))
+            self._table = pyarrow.csv.read_csv(path, parse_options=parse, convert_options=convert)
+        self.columns = names
 
 
 @contextmanager

@@ -2,7 +2,8 @@ r"""Columns named by paths into a row: `extra_info.index`, `messages.0.content`.
 
 A path into a text reads the text as JSON first (`reward_model.ground_truth.inputs`). `json:PATH` reads the text at its
 end as JSON. `final:PATH` takes the final answer out of a worked solution: its last box (`\boxed{4}`), or else what
-follows its last `####` or "answer is". `PATH?` may be missing.
+follows its last `####` or "answer is". `asked:PATH` takes all messages of a conversation but the last. `PATH?` may be
+missing. In a list, `-1` is the last item.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from brorl_graders import boxed_answers
 
 ABSENT = object()
+INDEX = re.compile(r"-?\d{1,6}")
 MAX_FINAL = 200  # longest final answer in characters; longer text is prose
 _MARK = re.compile(r"(?:####|\banswer\s*(?:is|:|=))[ :]*", re.IGNORECASE)
 
@@ -38,10 +40,13 @@ def value_at(row: Mapping[str, Any], path: str) -> Any:
             value = _as_json(value)
         if isinstance(value, Mapping) and word in value:
             value = value[word]
-        elif isinstance(value, list) and word.isdigit() and int(word) < len(value):
+        elif isinstance(value, list) and INDEX.fullmatch(word) and -len(value) <= int(word) < len(value):
             value = value[int(word)]
         else:
             return ABSENT
+    if path.startswith("asked:"):
+        value = _as_json(value) if isinstance(value, str) else value
+        return value[:-1] if isinstance(value, list) else ABSENT
     if not isinstance(value, str):
         return value
     if path.startswith("json:"):
@@ -75,7 +80,7 @@ def final_answer(solution: str) -> Any:
 
 def _bare(path: str) -> str:
     unmarked = path.removesuffix("?")
-    return unmarked.removeprefix("json:").removeprefix("final:")
+    return unmarked.removeprefix("json:").removeprefix("final:").removeprefix("asked:")
 
 
 def _as_json(text: str) -> Any:

@@ -85,6 +85,9 @@ class AnsweredSource:
         """Fingerprint of the questions of a data source that start an environment's episodes."""
         return self.source.fingerprint
 
+    def change_since(self, earlier: str) -> str:
+        return self.source.change_since(earlier)
+
     def question(self, index: int) -> Question:
         """Return question `index` of a data source as the start of an environment's episode.
 
@@ -111,6 +114,9 @@ class DrawnSource:
     def size(self) -> int | None:
         """Number of tasks that an environment draws: None (endless), or 0 for a held-out split without tasks."""
         return size_of_drawn(self.split, self.held_out_fraction)
+
+    def change_since(self, earlier: str) -> str:
+        return "" if earlier == self.fingerprint else "other questions"
 
     def question(self, index: int) -> Question:
         """Return the start of an episode whose task an environment draws by seed and `index`.

@@ -5,11 +5,11 @@ Every row is read once at the start, to check it and to find its split, and agai
 
 from __future__ import annotations
 
-import hashlib
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,19 +18,24 @@ from brorl_graders import check_name
 from nemo_brorl.config.data import SourceConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import DataError
+from nemo_brorl.prompts.answer_census import AnswerCensus
 from nemo_brorl.prompts.columns import column_of
-from nemo_brorl.prompts.file_tables import Tables, open_tables
+from nemo_brorl.prompts.file_tables import Tables, first_rows, open_tables
 from nemo_brorl.prompts.find_files import find_files
+from nemo_brorl.prompts.fingerprints import difference, fingerprint, fingerprint_of_texts
 from nemo_brorl.prompts.levels import TaskLevel
 from nemo_brorl.prompts.order import permuted
+from nemo_brorl.prompts.question_keys import QuestionKeys, keys_of
 from nemo_brorl.prompts.questions import BadRow, Question, Row, hash_of
-from nemo_brorl.prompts.row_formats import RowFormat, row_formats
+from nemo_brorl.prompts.row_formats import RowFormat, columns_of, row_formats
 from nemo_brorl.prompts.row_questions import is_wanted, question_of
-from nemo_brorl.types import Int64, UInt64
+from nemo_brorl.prompts.row_shapes import Shape, proposal, recognise
+from nemo_brorl.types import Bool, Int64, UInt64
 
 log = get_logger(__name__)
 
 NUM_SHOWN = 5  # bad rows that a message lists
+NUM_FOR_SHAPE = 20  # rows by which a layout is recognised
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,8 @@ class QuestionFile:
     reader: RowReader
     rows: Int64  # numbers of the usable rows [n], ascending
     hashes: UInt64  # hashes of the usable rows' texts [n]
+    forms: UInt64  # hashes of the normal forms of these texts [n]
+    contents: UInt64  # hashes of all that the usable rows' questions are made of [n]
 
     def question(self, row: int) -> Question:
         """Return the question in row `row` of the data files, one of the usable rows.
@@ -69,17 +76,26 @@ class QuestionFile:
         return question
 
     def split(self, held_out_share: float) -> SplitFile:
-        """Split the questions of the data files into training and held-out rows, by the hash of each question's text.
+        """Split the questions into training and held-out rows, by hashes of their texts.
 
-        `held_out_share` is the share of held-out questions. If it is above 0 and would select no row, the row with the
-        smallest hash is held out.
+        Rows whose texts have one normal form stay together. If a share above 0 would hold out no row, the rows with the
+        smallest hash are held out.
         """
         # A share of 1 would give 2**64, which needs 65 bits.
         limit = min(held_out_share * 2**64, 2**64 - 1)
-        chosen = self.hashes < np.uint64(limit)
+        deciding = self._deciding_hashes()
+        chosen = deciding < np.uint64(limit)
         if held_out_share > 0 and not chosen.any():
-            chosen = self.hashes == self.hashes.min()
-        return SplitFile(self, self, self.rows[chosen], self.hashes[chosen])
+            chosen = deciding == deciding.min()
+        return SplitFile(self, self, self.rows[chosen], self.forms[chosen])
+
+    def _deciding_hashes(self) -> UInt64:
+        """Return for each row the hash of one of the texts with its normal form [n]: its own, without near repeats."""
+        # Low bits choose the text, because high bits decide the side. So near repeats are held out no more often.
+        order = np.argsort(self.hashes << np.uint64(32), kind="stable")
+        deciding = np.empty_like(self.hashes)
+        deciding[order] = self.hashes[order][_first_places(self.forms[order])]
+        return deciding
 
 
 class SplitFile(NamedTuple):
@@ -88,7 +104,7 @@ class SplitFile(NamedTuple):
     train: QuestionFile
     held_out: QuestionFile  # equals `train`, unless held-out questions have their own file
     held_out_rows: Int64
-    held_out_hashes: UInt64
+    held_out_forms: UInt64  # hashes of the normal forms of the held-out questions
 
 
 class FileSource:
@@ -112,11 +128,15 @@ class FileSource:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the data files' questions and of the row numbers in use, by which a resumed run notices changes."""
-        digest = hashlib.blake2b(digest_size=8)
-        digest.update(self.file.hashes.tobytes())
-        digest.update(self.rows.tobytes())
-        return digest.hexdigest()
+        """Hashes of the data files' questions and of the rows in use, by which a resumed run notices changes."""
+        return fingerprint(self.file.rows, self.file.contents, self.rows)
+
+    def change_since(self, earlier: str) -> str:
+        """Return which rows have changed since the fingerprint `earlier` was taken, or "" if none has."""
+        if earlier == fingerprint_of_texts(self.file.hashes, self.rows):
+            log.warning("the checkpoint is of an earlier version: it cannot tell whether answers have changed")
+            return ""
+        return difference(earlier, self.fingerprint, self.file.rows, self.file.tables)
 
     def question(self, index: int) -> Question:
         """Return the question at `index` in the endless sequence of shuffled epochs over the data files."""
@@ -128,45 +148,43 @@ class FileSource:
         return self.file.question(row)
 
 
-def open_questions(config: SourceConfig, path: str, task: str) -> QuestionFile:
+def open_questions(config: SourceConfig, path: str, task: str, where: str = "data") -> QuestionFile:
     """Read and check every row of the data files at `path`, and return their usable questions.
 
-    Raises DataError when the files are missing, lack columns, or have more than `max_bad_rows` unusable rows. Raises
-    ConfigError for an unknown verifier.
+    `where` is the settings key of the source, for messages. Raises DataError when the files are missing, lack columns,
+    repeat questions, or have more than `max_bad_rows` unusable rows. Raises ConfigError for an unknown verifier.
     """
-    reader = RowReader(row_formats(config), task, config.verifier_options)
-    selected = {column_of(where) for where in config.only}
-    columns = set(selected)
-    required = []  # required columns of each format
-    for layout in reader.formats:
-        check_name(layout.verifier)
-        columns |= layout.columns
-        required.append(layout.required_columns | selected)
     files = find_files(config.source, path, config.dataset_split)
     num_bytes = sum(file.stat().st_size for file in files)
     log.info("reading %s: %d files, %.1f MiB", path, len(files), num_bytes / 2**20)
-    tables = open_tables(files, sorted(columns))
-    _check_columns(tables, required)
-    return _usable(tables, reader, config, path)
+    reader = RowReader(formats_of(config, files), task, config.verifier_options)
+    for layout in reader.formats:
+        check_name(layout.verifier)
+    selected = {column_of(path) for path in config.only}
+    tables = open_tables(files, sorted(selected.union(columns_of(reader.formats))))
+    _check_columns(tables, [layout.required_columns | selected for layout in reader.formats], where)
+    return _usable(tables, reader, config, path, where)
 
 
-def _usable(tables: Tables, reader: RowReader, config: SourceConfig, path: str) -> QuestionFile:
-    """Return the questions in the usable rows of the data files.
+def _usable(tables: Tables, reader: RowReader, config: SourceConfig, path: str, where: str) -> QuestionFile:
+    """Return the questions in the usable rows of the data files, each once.
 
-    Raises DataError when too many rows are unusable, or all are.
+    Raises DataError when too many rows are unusable, all are, or some repeat a question.
     """
     # So many bad rows refuse the run and fill the message, so the rest need not be read.
     enough = config.max_bad_rows + NUM_SHOWN
     numbers = array("q")
-    hashes = array("Q")
+    keys = array("Q")  # QuestionKeys of these rows, one behind the other
     bad: list[tuple[int, str]] = []  # (row, what is wrong with it)
+    census = AnswerCensus()
     for number, row in tables.scan():
         if not isinstance(row, BadRow) and not is_wanted(row, config.only):
             continue
         question = reader.read(row)
         if isinstance(question, Question):
             numbers.append(number)
-            hashes.append(hash_of(question.text))
+            keys.extend(keys_of(question))
+            census.add(question)
             continue
         # The row names code or an address that no setting names, which `max_bad_rows` does not allow.
         if question.is_refused:
@@ -174,21 +192,35 @@ def _usable(tables: Tables, reader: RowReader, config: SourceConfig, path: str) 
         bad.append((number, question.reason))
         if len(bad) >= enough:
             break
-    found = _without_repeats(
-        rows=np.array(numbers, np.int64),
-        hashes=np.array(hashes, np.uint64),
-    )
-    for repeated, first in found.repeated[:enough]:
-        reason = f"repeats the question of {tables.locate_row(first)}"
-        bad.append((repeated, reason))
-    _judge(tables, bad, config.max_bad_rows, path)
-    if len(found.rows) == 0:
+    rows = np.array(numbers, np.int64)
+    texts, forms, conversations, answered, contents = np.array(keys, np.uint64).reshape(-1, len(QuestionKeys._fields)).T
+    found = _Distinct(_first_places(answered), _first_places(conversations))
+    for place in np.flatnonzero(found.is_contradiction)[:enough].tolist():
+        first = tables.locate_row(int(rows[found.first_asked[place]]))
+        bad.append((int(rows[place]), f"asks the question of {first} and has another answer"))
+    _judge(tables, bad, config.max_bad_rows, path, where)
+    census.judge(path, where, is_verifier_chosen=config.verifier is not None)
+    kept = ~(found.is_repeat | found.is_contradiction)
+    if not kept.any():
         raise DataError(f"{path} is empty: none of its {len(tables)} rows can be used")
-    log.info("%s: %d questions, %d rows left out", path, len(found.rows), len(bad))
-    return QuestionFile(tables, reader, found.rows, found.hashes)
+    if found.is_repeat.any():
+        _judge_repeats(tables, rows, found, texts, config.repeated_rows == "drop", path, where)
+    log.info("%s: %d questions, %d rows left out", path, kept.sum(), len(bad) + found.is_repeat.sum())
+    return QuestionFile(tables, reader, rows[kept], texts[kept], forms[kept], contents[kept])
 
 
-def _check_columns(tables: Tables, required: Sequence[set[str]]) -> None:
+def formats_of(config: SourceConfig, files: Sequence[Path]) -> tuple[RowFormat, ...]:
+    """Return the row formats of a source: those of its settings, or of a public data set whose rows look like these."""
+    rows = [row for row in first_rows(files[0], None, NUM_FOR_SHAPE) if isinstance(row, dict)]
+    shape = recognise(config, rows)
+    if shape is None:
+        return row_formats(config)
+    formats = row_formats(config, shape.formats)
+    log.info("%s: %s", files[0], Shape(shape.like, formats))
+    return formats
+
+
+def _check_columns(tables: Tables, required: Sequence[set[str]], where: str) -> None:
     """Raise DataError, with the columns that exist, when a data file lacks a required column.
 
     The columns of a JSON file are those of its first object.
@@ -200,40 +232,59 @@ def _check_columns(tables: Tables, required: Sequence[set[str]]) -> None:
             if isinstance(first, dict):
                 there = list(first)
         # The scan reports an empty file, and one whose first line is bad.
-        if there is None:
+        if not there:
             continue
         # Among several formats the user probably means the one with the fewest missing columns.
         lacking = min((columns.difference(there) for columns in required), key=len)
         if lacking:
+            proposed = proposal(lacking, there, where) or f"{where}.columns, or another {where}.preset"
             raise DataError(
                 f"{part.path} has no column {', '.join(sorted(lacking))}; it has {', '.join(there)}. "
-                f"Say which is which with data.columns, for example data.columns.prompt=question, "
-                f"or choose another data.preset"
+                f"Say which is which: set {proposed}"
             )
 
 
 class _Distinct(NamedTuple):
-    """Rows with distinct texts, and the rows that repeat one."""
+    """Which of n usable rows repeat another, found by hashes, because 10 GB of texts would not fit into memory."""
 
-    rows: Int64  # numbers of the distinct rows, ascending
-    hashes: UInt64
-    repeated: list[tuple[int, int]]  # pairs of a row and the first row with its text, ascending
+    first_answered: Int64  # place of the first row with the same question and answer [n]
+    first_asked: Int64  # place of the first row with the same conversation, to the letter [n]
+
+    @property
+    def is_repeat(self) -> Bool:
+        return self.first_answered < np.arange(len(self.first_answered))
+
+    @property
+    def is_contradiction(self) -> Bool:
+        """Rows that ask the question of an earlier row and have another answer [n]."""
+        return ~self.is_repeat & (self.first_asked < np.arange(len(self.first_asked)))
 
 
-def _without_repeats(rows: Int64, hashes: UInt64) -> _Distinct:
-    # Compared by 64-bit hashes, because 10 GB of texts would not fit into memory.
-    _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
-    is_first = np.zeros(len(rows), bool)
-    is_first[first] = True
-    is_repeated = ~is_first
-    repeated = rows[is_repeated].tolist()
-    first_of_text = first[inverse[is_repeated]]
-    originals = rows[first_of_text].tolist()
-    return _Distinct(
-        rows=rows[is_first],
-        hashes=hashes[is_first],
-        repeated=list(zip(repeated, originals, strict=True)),
-    )
+def _first_places(keys: UInt64) -> Int64:
+    """Return for each key the place of the first one that is equal [n]."""
+    _, first, group = np.unique(keys, return_index=True, return_inverse=True)
+    return first[group]
+
+
+def _judge_repeats(
+    tables: Tables,
+    rows: Int64,
+    found: _Distinct,
+    texts: UInt64,
+    is_dropped: bool,
+    path: str,
+    where: str,
+) -> None:
+    """Raise DataError that counts the rows which repeat a question, or log them if the settings drop them."""
+    places = np.flatnonzero(found.is_repeat)
+    firsts = found.first_answered[places]
+    num_near = int((texts[places] != texts[firsts]).sum())
+    near = f", {num_near} of them but for blanks or case" if num_near else ""
+    example = f"{tables.locate_row(int(rows[places[0]]))} repeats {tables.locate_row(int(rows[firsts[0]]))}"
+    text = f"{path}: {len(rows) - len(places)} questions, and {len(places)} rows repeat one of them{near} ({example})"
+    if not is_dropped:
+        raise DataError(f"{text}. Set {where}.repeated_rows=drop to use each question once")
+    log.info("%s: they are left out", text)
 
 
 def _judge(
@@ -241,6 +292,7 @@ def _judge(
     bad: Sequence[tuple[int, str]],
     allowed: int,
     path: str,
+    where: str,
 ) -> None:
     """Raise DataError when too many rows of the data files are unusable, else warn about the rows that are left out."""
     first = sorted(bad)[:NUM_SHOWN]
@@ -248,8 +300,8 @@ def _judge(
     if len(bad) > allowed:
         more = "; …" if len(bad) > NUM_SHOWN else ""
         raise DataError(
-            f"{path} has rows that cannot be used, more than data.max_bad_rows={allowed}: {shown}{more}. "
-            "Fix these rows, or set a larger data.max_bad_rows"
+            f"{path} has rows that cannot be used, more than {where}.max_bad_rows={allowed}: {shown}{more}. "
+            f"Fix these rows, or set a larger {where}.max_bad_rows"
         )
     if bad:
         log.warning("%s: %d rows are left out: %s", path, len(bad), shown)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,11 +10,22 @@ from typing import Protocol
 
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.prompts import jsonl_table
-from nemo_brorl.prompts.arrow_tables import ArrowTable, ParquetTable
+from nemo_brorl.prompts.arrow_tables import ArrowTable, CsvTable, ParquetTable
 from nemo_brorl.prompts.jsonl_table import JsonlTable
 from nemo_brorl.prompts.questions import Row
 
+MAX_START = 4096  # bytes of a file by which its kind is recognised
+JSON_SUFFIXES = (".jsonl", ".json")
+SEPARATED = re.compile(rb"[\w \"-]+(?:,[\w \"-]+)+$")  # a line of column names
+CSV_SUFFIXES = (".csv", ".tsv")
 BATCH_ROWS = 512  # rows that a scan holds at a time
+COMPRESSED = {  # first bytes of files that must be unpacked, and what unpacks them
+    b"\x1f\x8b": "gunzip",
+    b"\x28\xb5\x2f\xfd": "unzstd",
+    b"\xfd7zXZ": "unxz",
+    b"BZh": "bunzip2",
+    b"PK\x03\x04": "unzip",
+}
 
 
 class RowTable(Protocol):
@@ -73,32 +85,52 @@ class Tables:
         return self.parts[number], inside
 
 
-def open_tables(files: Sequence[Path], columns: Sequence[str]) -> Tables:
-    """Open data files by their suffix as one table of rows: `.parquet`, `.arrow`, and all others as JSON.
+def open_tables(files: Sequence[Path], columns: Sequence[str] | None) -> Tables:
+    """Open data files as one table of rows: `.parquet`, `.arrow`, `.csv` and `.tsv`, and all others as JSON.
 
-    Only `columns` are read where the format can skip columns. Raises DataError for a file that is empty, damaged or
-    unreadable.
+    Only `columns` (None: all) are read where the format can skip columns. Raises DataError for a file that is empty,
+    compressed, damaged or unreadable.
     """
-    parts: list[RowTable] = []
-    for path in files:
-        if path.suffix == ".parquet":
-            parts.append(ParquetTable(path, columns))
-        elif path.suffix == ".arrow":
-            parts.append(ArrowTable(path))
-        else:
-            parts.append(JsonlTable(path))
-    tables = Tables(parts)
+    tables = Tables([_open_table(path, columns) for path in files])
     if len(tables) == 0:
         names = ", ".join(map(str, files))
         raise DataError(f"{names} is empty; give a file with at least one row")
     return tables
 
 
-def first_rows(file: Path, columns: Sequence[str], num: int) -> list[Row]:
+def _open_table(path: Path, columns: Sequence[str] | None) -> RowTable:
+    _refuse_other_kinds(path)
+    if path.suffix == ".parquet":
+        return ParquetTable(path, columns)
+    if path.suffix == ".arrow":
+        return ArrowTable(path)
+    if path.suffix in CSV_SUFFIXES:
+        return CsvTable(path)
+    return JsonlTable(path)
+
+
+def _refuse_other_kinds(path: Path) -> None:
+    """Raise DataError for a compressed file, and for one that has values separated by commas under another suffix."""
+    try:
+        with path.open("rb") as file:
+            start = file.readline(MAX_START)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+    for mark, program in COMPRESSED.items():
+        if start.startswith(mark):
+            raise DataError(f"{path} is compressed: run `{program} {path}`, and set the path of what it writes")
+    line = start.removeprefix(b"\xef\xbb\xbf").strip()
+    if path.suffix in JSON_SUFFIXES and SEPARATED.match(line):
+        shown = line[:60].decode(errors="replace")
+        raise DataError(f"{path} has values separated by commas, its first line is {shown!r}: name the file .csv")
+
+
+def first_rows(file: Path, columns: Sequence[str] | None, num: int) -> list[Row]:
     """Return at most `num` rows from the start of a data file, without reading all of it."""
-    if file.suffix in (".parquet", ".arrow"):
+    if file.suffix in (".parquet", ".arrow", *CSV_SUFFIXES):
         tables = open_tables([file], columns)
         num_rows = min(num, len(tables))
         return [tables.row(index) for index in range(num_rows)]
     # Not opened as a table, because building its index of offsets would read the whole file.
+    _refuse_other_kinds(file)
     return jsonl_table.first_rows(file, num)

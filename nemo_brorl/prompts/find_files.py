@@ -16,7 +16,7 @@ from nemo_brorl.core.errors import DataError
 
 DEFAULT_SPLIT = "train"
 SPLIT_WORDS = ("train", "training", "test", "testing", "validation", "valid", "dev", "val", "eval")
-HUB_SUFFIXES = (".parquet", ".jsonl", ".json")  # suffixes by priority; only files of the first one present are read
+HUB_SUFFIXES = (".parquet", ".jsonl", ".json", ".csv")  # by priority; only files of the first one are read
 NOT_ROWS = ("dataset_info.json", "dataset_infos.json", "state.json", "dataset_dict.json")
 
 

@@ -45,12 +45,6 @@ class Mixture:
         self._counts = _counts(self.domains)
         self._block = lru_cache(maxsize=2)(self._make_block)
 
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprints of the questions of all sources in a data mixture, joined."""
-        fingerprints = [domain.source.fingerprint for domain in self.domains]
-        return "/".join(fingerprints)
-
     def draw(self, position: int) -> tuple[int, int]:
         """Return the domain that question `position` of a data mixture comes from, and its index in the domain."""
         if len(self.domains) == 1:

@@ -61,6 +61,9 @@ class Source(Protocol):
     def fingerprint(self) -> str:
         """Text that changes whenever a data source's questions change, or "" if settings alone determine them."""
 
+    def change_since(self, earlier: str) -> str:
+        """Return in words what differs from the questions with the fingerprint `earlier`, or "" if nothing does."""
+
     @property
     def levels(self) -> Mapping[str, TaskLevel]:
         """Difficulty levels by task name, for those tasks of a question source that have levels."""

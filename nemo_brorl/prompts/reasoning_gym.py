@@ -87,6 +87,9 @@ class ReasoningGymSource:
         """Number of Reasoning Gym questions: None (generated without end), or 0 for an empty held-out split."""
         return size_of_drawn(self.split, self.held_out_fraction)
 
+    def change_since(self, earlier: str) -> str:
+        return "" if earlier == self.fingerprint else "other questions"
+
     def question(self, index: int) -> Question:
         """Return question `index` of a weighted mixture of Reasoning Gym tasks.
 

@@ -20,11 +20,12 @@ class RowFormat:
     task_path: str | None = None
     verifier_path: str | None = None
     when: tuple[str, str] | None = None  # (path, value): the format is for rows with this value at this path
+    start_path: str | None = None  # path of code that a response must begin with, which is added to the prompt
 
     @property
     def columns(self) -> set[str]:
         """All columns of a data file that the row format reads."""
-        single_paths = [self.prompt, self.answer, self.task_path, self.verifier_path]
+        single_paths = [self.prompt, self.answer, self.task_path, self.verifier_path, self.start_path]
         if self.when:
             single_paths.append(self.when[0])
         paths = [*single_paths, *self.payload.values()]
@@ -33,14 +34,10 @@ class RowFormat:
     @property
     def required_columns(self) -> set[str]:
         """Columns that every row of a data file must have to be read in this row format."""
-        paths = [self.prompt, self.answer]
+        paths = [self.prompt, self.answer, *self.payload.values()]
         if self.when:
             paths.append(self.when[0])
-        columns = {column_of(path) for path in paths if path}
-        for path in self.payload.values():
-            if not is_optional(path):
-                columns.add(column_of(path))
-        return columns
+        return {column_of(path) for path in paths if path and not is_optional(path)}
 
 
 # Public data set whose files a preset reads, by name of the preset.
@@ -96,18 +93,22 @@ PRESETS: dict[str, tuple[RowFormat, ...]] = {
 }
 
 
-def row_formats(config: SourceConfig) -> tuple[RowFormat, ...]:
+def row_formats(config: SourceConfig, recognised: Sequence[RowFormat] = ()) -> tuple[RowFormat, ...]:
     """Return the row formats of a data source's preset, changed by the source's settings `columns` and `verifier`.
 
-    An empty answer column means that the verifier reads no reference answer.
+    `recognised` formats replace those of the preset. An empty answer column means that the verifier reads no reference
+    answer. A function of the user's own need not read one.
     """
     columns = config.columns
     formats = []
-    for preset in PRESETS[config.preset]:
+    for preset in recognised or PRESETS[config.preset]:
+        answer = preset.answer
+        if config.verifier and ":" in config.verifier and answer and not is_optional(answer):
+            answer = f"{answer}?"
         layout = replace(
             preset,
             prompt=columns.prompt or preset.prompt,
-            answer=preset.answer if columns.answer is None else columns.answer,
+            answer=answer if columns.answer is None else columns.answer,
             task_path=columns.task or preset.task_path,
             verifier_path=columns.verifier or preset.verifier_path,
             payload={**preset.payload, **columns.payload},

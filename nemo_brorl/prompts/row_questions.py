@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
+from datetime import date
+from decimal import Decimal
 from typing import Any
 
 from brorl_graders import check_payload
@@ -42,13 +45,11 @@ def question_of(
         return layout
     try:
         prompt = value_at(row, layout.prompt)
-        messages = _messages(prompt, layout.prompt)
+        messages = _with_start(_messages(prompt, layout.prompt), value_at(row, layout.start_path or ""))
         contents = [message["content"] for message in messages if message["role"] != "system"]
         text = "\n\n".join(contents)
         payload = {**options, "question": text, **_payload(row, layout)}
         verifier = _name(row, layout.verifier_path) or layout.verifier
-        # Verifiers are other processes. Values that JSON cannot represent must be found here, not in the first step.
-        json.dumps(payload)
         check_payload(verifier, payload)
         return Question(
             task=_name(row, layout.task_path) or task,
@@ -59,8 +60,7 @@ def question_of(
         )
     except NotAllowedError as error:
         return BadRow(str(error), is_refused=True)
-    # TypeError: a value that JSON cannot represent.
-    except (BroRLError, TypeError) as error:
+    except BroRLError as error:
         return BadRow(str(error))
 
 
@@ -88,7 +88,7 @@ def _payload(row: Fields, layout: RowFormat) -> dict[str, Any]:
     for name, path in paths.items():
         value = value_at(row, path)
         if value is not ABSENT and value is not None:
-            found[name] = _without_nulls(value)
+            found[name] = _plain(value, path)
         elif not is_optional(path):
             raise DataError(f"'{path}' is {shown(value)}; the verifier reads it")
     return found
@@ -100,7 +100,7 @@ def _messages(value: Any, path: str) -> tuple[dict[str, str], ...]:
     Raises DataError unless the messages are valid and end with a non-empty one of the user.
     """
     if isinstance(value, str):
-        value = [{"role": "user", "content": value}]
+        value = _as_messages(value, path)
     is_list = isinstance(value, list) and len(value) > 0
     if not is_list or not all(isinstance(message, Mapping) for message in value):
         raise DataError(f"'{path}' is {shown(value)}; write a text, or a list of messages with role and content")
@@ -121,6 +121,30 @@ def _messages(value: Any, path: str) -> tuple[dict[str, str], ...]:
     return tuple(messages)
 
 
+def _as_messages(text: str, path: str) -> Any:
+    """Return the messages that a text of JSON holds, or one message of the user.
+
+    Raises DataError for a list of messages that Python has written as text.
+    """
+    if re.match(r"\s*\[\s*\{\s*['\"](?:role|content)['\"]\s*:", text) is None:
+        return [{"role": "user", "content": text}]
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise DataError(
+            f"'{path}' is {shown(text)}; it is Python's text of a list: store the list itself, or its JSON text"
+        ) from None
+
+
+def _with_start(messages: tuple[dict[str, str], ...], start: Any) -> tuple[dict[str, str], ...]:
+    """Add the code that a program must begin with to the question, where a row has some."""
+    if not isinstance(start, str) or not start.strip():
+        return messages
+    *others, last = messages
+    content = f"{last['content']}\n\nBegin the program with this code:\n```python\n{start}\n```"
+    return (*others, {**last, "content": content})
+
+
 def _is_text(value: Any) -> bool:
     """Return whether a value is text without lone surrogates, which no tokenizer takes."""
     if not isinstance(value, str):
@@ -139,10 +163,23 @@ def _name(row: Fields, path: str | None) -> str | None:
     return value
 
 
-def _without_nulls(value: Any) -> Any:
-    """Return a value without the nulls that Parquet and Arrow add to a mapping for keys of other rows."""
+def _plain(value: Any, path: str) -> Any:
+    """Return a value of JSON, which verifiers in other processes can be sent, with decimals and dates as text.
+
+    Leaves out nulls, which Parquet and Arrow add to a mapping for keys of other rows. Raises DataError for any other
+    value.
+    """
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
     if isinstance(value, Mapping):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+        return {str(key): _plain(item, path) for key, item in value.items() if item is not None}
     if isinstance(value, list):
-        return [_without_nulls(item) for item in value]
-    return value
+        return [_plain(item, path) for item in value]
+    if isinstance(value, Decimal) and value.is_finite():
+        return format(value, "f")
+    if isinstance(value, date):
+        return value.isoformat()
+    kind = "NaN or infinite" if isinstance(value, float | Decimal) else f"of the type {type(value).__name__}"
+    raise DataError(f"'{path}' holds {shown(value)}, which is {kind}; store text or a number")

@@ -1,7 +1,7 @@
 """Open the configured sources of questions, one or a mixture, for training or held out.
 
 A hash of the question's text decides its split, or held-out questions have their own files. The splits never share a
-question, whatever the seed, the tasks' settings or the order of rows.
+question, nor one that differs in blanks or case alone, whatever the seed, the tasks' settings or the order of rows.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class Section(NamedTuple):
     """A source as set in the configuration, with its share and prompt settings in the mixture."""
 
     name: str  # "" for a source without a mixture
+    key: str  # settings key
     config: SourceConfig
     weight: float
     system_prompt: str | None
@@ -123,8 +124,8 @@ class Sources:
         file = self.files[section.name]
         if split == "held_out":
             return FileSource(file.held_out, file.held_out_rows, order)
-        hashes = [own.held_out_hashes for own in self.files.values()]
-        is_held_out = np.isin(file.train.hashes, np.concatenate(hashes))
+        forms = [own.held_out_forms for own in self.files.values()]
+        is_held_out = np.isin(file.train.forms, np.concatenate(forms))
         rows = file.train.rows[~is_held_out]
         if len(rows) == 0:
             num_rows = len(file.train.rows)
@@ -143,11 +144,12 @@ def make_source(config: DataConfig, split: str, seed: int) -> Mixture:
 
 def _sections(config: DataConfig) -> Sequence[Section]:
     if config.source != "mixture":
-        return [Section("", config, 1.0, config.system_prompt, config.max_prompt_tokens)]
+        return [Section("", "data", config, 1.0, config.system_prompt, config.max_prompt_tokens)]
     found = []
-    for domain in config.domains:
+    for index, domain in enumerate(config.domains):
         section = Section(
             name=domain.name,
+            key=f"data.domains.{index}",
             config=domain,
             weight=domain.weight,
             system_prompt=config.system_prompt if domain.system_prompt is None else domain.system_prompt,
@@ -164,12 +166,12 @@ def _split_file(section: Section, held_out_share: float) -> SplitFile:
         raise DataError(f"{section.label()}data.source={config.source} needs a file: set data.path=FILE")
     task = section.name or config.source
     try:
-        train = open_questions(config, config.path, task)
+        train = open_questions(config, config.path, task, section.key)
         if config.held_out_path is None:
             return train.split(held_out_share)
         # `dataset_split` is for `path`. The held-out dataset may have no such split.
         whole = dataclasses.replace(config, dataset_split=None)
-        held_out = open_questions(whole, config.held_out_path, task)
-        return SplitFile(train, held_out, held_out.rows, held_out.hashes)
+        held_out = open_questions(whole, config.held_out_path, task, section.key)
+        return SplitFile(train, held_out, held_out.rows, held_out.forms)
     except (DataError, ConfigError) as error:
         raise type(error)(f"{section.label()}{error}") from error

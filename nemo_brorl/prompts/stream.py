@@ -42,6 +42,7 @@ class PromptStream:
         self.split = split
         self.position = 0  # number of draws so far
         self.num_skipped = {domain.name: 0 for domain in mixture.domains}
+        self.accepted_changes: list[str] = []  # changes of data files since the checkpoint, which settings accept
         self.levels: dict[str, TaskLevel] = {}  # levels of trained tasks, by domain and task
         trained = mixture.domains if split == "train" else ()
         for domain in trained:
@@ -67,9 +68,9 @@ class PromptStream:
 
     def peek(self, num: int) -> list[Prompt]:
         """Return the next `num` prompts without advancing the stream, so that `take_prompts` returns them too."""
-        state = self.state_dict()
+        position, num_skipped = self.position, dict(self.num_skipped)
         prompts = self.take_prompts(num)
-        self.load_state_dict(state)
+        self.position, self.num_skipped = position, num_skipped
         return prompts
 
     def record_outcomes(self, outcomes: Sequence[tuple[Prompt, float]]) -> list[str]:
@@ -138,24 +139,31 @@ class PromptStream:
             raise CheckpointError(
                 f"the checkpoint's prompt stream is of split {state['split']!r}, this one of {self.split!r}"
             )
-        now = present["sources"]
-        then = state["sources"]
-        changed = []
-        for name in sorted(now.keys() | then.keys()):
-            if now.get(name) != then.get(name):
-                changed.append(name)
-        if changed:
-            # The only domain of a run without a mixture has no name.
-            named = ", ".join(changed) or "data.path"
-            raise CheckpointError(
-                f"the questions of {named} are not those the checkpoint was made with: "
-                f"bring the old files back, or start a new run folder"
-            )
+        self.accepted_changes += self._judge_changes(state["sources"])
         self.position = int(state["position"])
         self.num_skipped = {name: int(count) for name, count in state["skipped"].items()}
         for task, level in self.levels.items():
             own_state = state["levels"][task]
             level.load_state_dict(own_state)
+
+    def _judge_changes(self, fingerprints: Mapping[str, str]) -> list[str]:
+        """Return the changes of questions since these fingerprints by domain, or raise CheckpointError for them."""
+        changes = []
+        for name in fingerprints.keys() - self.num_skipped.keys():
+            changes.append(f"{name} is missing")
+        for domain in self.mixture.domains:
+            # The only domain of a run without a mixture has no name.
+            name = domain.name or "data.path"
+            if domain.name not in fingerprints:
+                changes.append(f"{name} is new")
+            elif change := domain.source.change_since(fingerprints[domain.name]):
+                changes.append(f"{name}: {change}")
+        if changes and self.config.changed_rows == "refuse":
+            raise CheckpointError(
+                f"the questions are not those the checkpoint was made with ({'; '.join(changes)}): bring the old files "
+                "back, set data.changed_rows=accept to go on with these, or start a new run folder"
+            )
+        return changes
 
     def _next(self, domain: Domain, rank: int) -> Prompt | None:
         """Return prompt `rank` of a domain of the data mixture. None: a held-out domain has no more questions.

@@ -229,4 +229,6 @@ class BroRLTrainer:
         if step is None:
             return False
         self.step_number = step
+        for change in self.parts.prompts.accepted_changes:
+            self.observers.event(step, "data_changed", change, 0.0)
         return True

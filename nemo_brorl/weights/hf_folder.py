@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from nemo_brorl.core.files import naming
+from nemo_brorl.core.files import naming, share_as_usual
 from nemo_brorl.types import TensorInfo
 from nemo_brorl.weights.buckets import cut
 
@@ -73,6 +73,7 @@ def _write(
             tensor_name, tensor = next(tensors)
             held[tensor_name] = tensor
         save_file(held, folder / name, metadata={"format": "pt"})
+        share_as_usual(folder / name)
 
 
 def _copy_companions(

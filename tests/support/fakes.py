@@ -77,6 +77,7 @@ class FakePrompts:
     """Prompts train/0, train/1, …"""
 
     def __init__(self) -> None:
+        self.accepted_changes: list[str] = []
         self.position = 0
         self.taken: list[str] = []
 

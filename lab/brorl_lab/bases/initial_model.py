@@ -19,6 +19,7 @@ from safetensors.numpy import save_file
 
 from nemo_brorl.config.sft import NewModelConfig
 from nemo_brorl.core.errors import ConfigError
+from nemo_brorl.core.files import share_as_usual
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -71,6 +72,7 @@ def write_initial_model(
     for name, shape in qwen2_shapes(new).items():
         tensors[name] = initial_tensor(name, shape, new.num_layers, random)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    share_as_usual(folder / "model.safetensors")
     return sum(tensor.size for tensor in tensors.values())
 
 

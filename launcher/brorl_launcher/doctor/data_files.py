@@ -19,9 +19,10 @@ from nemo_brorl.config.data import SourceConfig
 from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import BroRLError, DataError
+from nemo_brorl.prompts.file_source import formats_of
 from nemo_brorl.prompts.file_tables import first_rows
 from nemo_brorl.prompts.questions import BadRow
-from nemo_brorl.prompts.row_formats import columns_of, row_formats
+from nemo_brorl.prompts.row_formats import columns_of
 from nemo_brorl.prompts.row_questions import is_wanted, question_of
 
 SOURCE_DEADLINE_S = 90.0
@@ -125,7 +126,7 @@ def _files(source: SourceConfig) -> str:
 def _look_at(path: str, files: list[Path], source: SourceConfig) -> str:
     for file in files[1:]:
         file.open("rb").close()  # raises when the file is not readable
-    formats = row_formats(source)
+    formats = formats_of(source, files)
     num_questions = 0
     reasons = []  # reasons why rows are not questions
     for row in first_rows(files[0], columns_of(formats), FIRST_ROWS):

@@ -15,6 +15,7 @@ from nemo_brorl.prompts.columns import ABSENT, column_of, value_at
 from nemo_brorl.prompts.file_tables import Tables, open_tables
 from nemo_brorl.prompts.find_files import find_files
 from nemo_brorl.prompts.order import permuted
+from nemo_brorl.prompts.question_keys import low_hash, normal_form
 from nemo_brorl.prompts.questions import BadRow, Row, hash_of, is_held_out
 from nemo_brorl.prompts.row_questions import is_wanted
 from nemo_brorl.training.supervised.conversations import Conversations
@@ -80,14 +81,18 @@ def read_examples(
     held_out_pairs: list[Pair] = []  # conversations of `data.held_out_path`
     if data.held_out_path is not None:
         held_out_pairs = reader.read(data.held_out_path)
-    held_out_questions = {question for question, _ in held_out_pairs}
+    held_out_forms = {normal_form(question) for question, _ in held_out_pairs}
     fraction = 0.0 if held_out_pairs else data.held_out_fraction
+    deciding: dict[str, str] = {}  # one text of each normal form, whose hash decides the side of all
+    for question, _ in pairs:
+        form = normal_form(question)
+        deciding[form] = min(question, deciding.get(form, question), key=low_hash)
     for pair in pairs:
-        question, _ = pair
+        form = normal_form(pair[0])
         # Questions of the held-out file are not trained on, even if they are in this file, too.
-        if question in held_out_questions:
+        if form in held_out_forms:
             continue
-        if is_held_out(question, fraction):
+        if is_held_out(deciding[form], fraction):
             held_out.append(pair)
         else:
             train.append(pair)

@@ -162,7 +162,7 @@ def test_a_wrong_file_is_refused_and_named(tmp_path: Path, text: str, fragment: 
 
 
 def test_a_file_without_the_schema_in_its_defaults_is_still_typed(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text("trainer: {max_stepz: 4}\n")
+    (tmp_path / "mine.yaml").write_text("defaults: [_self_]\ntrainer: {max_stepz: 4}\n")
     with pytest.raises(ConfigError, match=r"trainer\.max_stepz"):
         load_config("mine", [], tmp_path)
 

@@ -215,7 +215,7 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
         ('{"prompt": "a", "answer": "1", "task": 3}\n', "line 1: 'task' is 3; write a non-empty text"),
         (
             '{"prompt": "a", "answer": "1"}\n{"prompt": "a", "answer": "2"}\n',
-            "line 2: repeats the question of .*rows.jsonl, line 1",
+            "line 2: asks the question of .*rows.jsonl, line 1 and has another answer",
         ),
         ('{"prompt": "\\ud800", "answer": "1"}\n', "line 1: 'prompt' has the message"),
         ("nonsense\n", "line 1: not JSON"),
@@ -239,10 +239,11 @@ def test_a_row_that_asks_for_no_verifier_is_named_by_file_and_line(tmp_path: Pat
 def test_bad_rows_are_left_out_up_to_the_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "rows.jsonl"
     good = [json.dumps(row) for row in plain_rows(5)]
-    path.write_text("\n".join([*good[:2], "nonsense", *good[2:], '{"prompt": "x"}', good[0]]))
+    changed = json.dumps({**plain_rows(1)[0], "answer": "7"})
+    path.write_text("\n".join([*good[:2], "nonsense", *good[2:], '{"prompt": "x"}', changed]))
     with pytest.raises(
         DataError,
-        match="more than data.max_bad_rows=2: .*line 3: not JSON.*line 7: 'answer' is missing.*line 8: repeats",
+        match="more than data.max_bad_rows=2: .*line 3: not JSON.*line 7: 'answer' is missing.*line 8: asks the",
     ):
         texts(jsonl(path, held_out_fraction=0.0, max_bad_rows=2))
     assert sorted(texts(jsonl(path, held_out_fraction=0.0, max_bad_rows=3))) == [f"q{n}" for n in range(5)]
@@ -257,14 +258,16 @@ def test_bad_rows_of_parquet_are_named_by_row(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "dataset"])
 def test_a_wrong_column_is_answered_with_those_that_are_there(tmp_path: Path, kind: str) -> None:
-    rows = [{"question": "a", "target": "1"}, {"question": "b", "target": "2"}]
+    rows = [{"who": "a", "target": "1"}, {"who": "b", "target": "2"}]
     write = {"jsonl": write_jsonl, "parquet": write_parquet, "dataset": write_saved_dataset}[kind]
     config = DataConfig(source=kind, path=str(write(tmp_path / f"rows.{kind}", rows)))
     with pytest.raises(
-        DataError, match="has no column answer, prompt; it has question, target. Say which is which with data.columns"
+        DataError,
+        match="has no column answer, prompt; it has who, target. Say which is which: "
+        "set data.columns.prompt=who data.columns.answer=target",
     ):
         make_source(config, "train", 1)
-    config.columns = ColumnsConfig(prompt="question", answer="target")
+    config.columns = ColumnsConfig(prompt="who", answer="target")
     assert make_source(config, "train", 1).question(0).payload["answer"] in ("1", "2")
 
 

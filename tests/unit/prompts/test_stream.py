@@ -39,6 +39,9 @@ class CountingSource:
     fingerprint: str = ""
     levels: Mapping[str, TaskLevel] = field(default_factory=dict)
 
+    def change_since(self, earlier: str) -> str:
+        return "" if earlier == self.fingerprint else "other questions"
+
     def question(self, index: int) -> Question:
         return Question("count", "exact_match", " ".join(["w"] * (50 if index % 3 == 2 else 2)), {"answer": str(index)})
 
@@ -50,6 +53,9 @@ class ConversationSource:
     size: int | None = None
     fingerprint: str = ""
     levels: Mapping[str, TaskLevel] = field(default_factory=dict)
+
+    def change_since(self, earlier: str) -> str:
+        return "" if earlier == self.fingerprint else "other questions"
 
     def question(self, index: int) -> Question:
         return Question("talk", "exact_match", "w", {"answer": "1"}, (SYSTEM, *MESSAGES))
@@ -203,7 +209,7 @@ def test_the_state_of_another_stream_is_refused(state: dict[str, object]) -> Non
 def test_a_checkpoint_does_not_fit_a_file_that_has_changed(tmp_path: Path) -> None:
     old = mixed_stream(tmp_path).state_dict()
     write_jsonl(tmp_path / "1_4.jsonl", plain_rows(5, "d1 q"))
-    with pytest.raises(CheckpointError, match="the questions of d1 are not those the checkpoint was made with"):
+    with pytest.raises(CheckpointError, match="not those the checkpoint was made with .d1: 5 questions, 4 before"):
         mixed_stream(tmp_path).load_state_dict(old)
 
 
@@ -217,3 +223,12 @@ def test_looking_at_the_next_prompts_takes_none() -> None:
     seen = [prompt.uid for prompt in stream.peek(3)]
     assert stream.position == 0
     assert [prompt.uid for prompt in stream.take_prompts(3)] == seen == ["train/0", "train/1", "train/3"]
+
+
+def test_changed_rows_are_accepted_where_the_settings_say_so(tmp_path: Path) -> None:
+    old = mixed_stream(tmp_path).state_dict()
+    write_jsonl(tmp_path / "1_4.jsonl", plain_rows(5, "d1 q"))
+    stream = mixed_stream(tmp_path)
+    stream.config.changed_rows = "accept"
+    stream.load_state_dict(old)
+    assert stream.accepted_changes == ["d1: 5 questions, 4 before"]

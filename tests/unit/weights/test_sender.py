@@ -4,10 +4,12 @@ names."""
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -75,3 +77,19 @@ def test_a_large_model_is_written_in_shards_with_an_index(tmp_path: Path) -> Non
         assert torch.equal(load_file(folder / index["weight_map"][name])[name], tensor)
     assert json.loads((folder / "config.json").read_text()) == {"model_type": "qwen2", "dtype": "float32"}
     assert (folder / "tokenizer.json").exists()
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])
+def test_every_file_of_a_model_folder_has_the_mode_that_the_umask_gives(tmp_path: Path, umask: int, mode: int) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "config.json").write_text("{}")
+    (source / "tokenizer.json").write_text("{}")
+    manifest = [TensorInfo(name, tuple(tensor.shape), "float32") for name, tensor in TENSORS]
+    before = os.umask(umask)
+    try:
+        write_hf_folder(iter(TENSORS), manifest, source, tmp_path / "out", shard_bytes=40)
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "out").iterdir()}
+    assert len(modes) > 3 and set(modes.values()) == {mode}, modes

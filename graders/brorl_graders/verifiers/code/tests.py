@@ -15,8 +15,8 @@ from brorl_graders.verifiers.code.scripts import Script, modules_of, read_script
 TEST_KEYS = (
     Key(
         "tests",
-        "tests as an object, as JSON text of an object, or as a list of assertions. The object has the keys `inputs` "
-        "to `entry_point`, which may also be keys of the payload",
+        "tests as an object, as JSON text of an object, as a list of objects with `input` and `output`, or as a list "
+        "of assertions. The object has the keys `inputs` to `entry_point`, which may also be keys of the payload",
     ),
     Key("inputs", "list of inputs: texts that the program reads. A list of texts stands for lines"),
     Key("outputs", "list of outputs that the program must print before it exits with code 0"),
@@ -104,7 +104,11 @@ def read_tests(payload: Payload) -> list[Test]:
             given = json.loads(given)
         except ValueError as error:
             raise ValueError(f"'tests' is text that is not JSON ({error})") from error
-    if isinstance(given, Sequence):
+    if isinstance(given, Sequence) and given and all(isinstance(test, Mapping) for test in given):
+        inputs = [test.get("input") for test in given]
+        outputs = [test.get("output") for test in given]
+        given = {"inputs": inputs, "outputs": outputs, "fn_name": payload.get("fn_name")}
+    elif isinstance(given, Sequence):
         given = {"asserts": given}
     if not isinstance(given, Mapping):
         raise ValueError(f"'tests' is a {type(given).__name__}; write an object or a list of assertions")

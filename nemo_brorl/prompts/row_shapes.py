@@ -1,0 +1,113 @@
+"""Recognise the layout of public data sets by the columns of a file, where the settings name none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from nemo_brorl.config.data import SourceConfig
+from nemo_brorl.prompts.columns import ABSENT, value_at
+from nemo_brorl.prompts.row_formats import PRESETS, RowFormat
+
+PROMPTS = ("prompt", "problem", "question", "query", "instruction", "input", "question_content")
+ANSWERS = ("answer", "expected_answer", "final_answer", "ground_truth", "target", "label", "output", "solution")
+TESTS = ("public_test_cases", "input_output", "test_cases", "tests")
+MARK = re.compile(r"^####", re.MULTILINE)  # GSM8K's mark of the final answer
+MATHEMATICS = re.compile(r"[\d\\]")
+
+
+class Shape(NamedTuple):
+    """A recognised layout of rows."""
+
+    like: str  # public data set with such rows
+    formats: tuple[RowFormat, ...]
+
+    def __str__(self) -> str:
+        last = self.formats[-1]
+        return (
+            f"rows as of {self.like} (prompt {last.prompt}, answer {last.answer or 'none'}, verifier {last.verifier})"
+        )
+
+
+def recognise(config: SourceConfig, rows: Sequence[Mapping[str, Any]]) -> Shape | None:
+    """Return the layout of a file by its first rows, or None if the settings name one, or none is recognised."""
+    columns = config.columns
+    if config.preset != "plain" or columns.prompt is not None or columns.answer is not None or not rows:
+        return None
+    names = {name.lower(): name for name in reversed(list(rows[0]))}
+    return None if {"prompt", "answer"} <= names.keys() else _like(names, rows)
+
+
+def _like(names: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> Shape | None:
+    if {"prompt", "instruction_id_list"} <= names.keys():
+        return Shape("IFEval", PRESETS["ifeval"])
+    if {"prompt", "reward_model"} <= names.keys():
+        mathematics, code = PRESETS["eurus_2"]
+        return Shape("Eurus-2 and DAPO", (code, replace(mathematics, when=None)))
+    prompt, tests = _first(names, PROMPTS), _first(names, TESTS)
+    if prompt and tests:
+        return Shape("LiveCodeBench", (_programs(prompt, tests, names),))
+    answer = _first(names, ANSWERS)
+    if "problem" in names and answer:
+        path = f"final:{answer}" if answer.lower() == "solution" else answer
+        return Shape("DeepScaleR and NuminaMath", (RowFormat(names["problem"], path, "math"),))
+    if "question" in names and answer:
+        return _asked_directly(names["question"], answer, rows)
+    if "messages" in names:
+        return _conversations(names["messages"], answer, rows)
+    return None
+
+
+def proposal(lacking: Collection[str], there: Sequence[str], where: str) -> str:
+    """Return settings that name the columns of prompt and answer, taken from the columns that are there."""
+    names = {name.lower(): name for name in there}
+    words = []
+    if "prompt" in lacking:
+        prompt = _first(names, PROMPTS) or there[0]
+        names.pop(prompt.lower())
+        words.append(f"{where}.columns.prompt={prompt}")
+    if "answer" in lacking:
+        # Quotes for the shell around those for the text without characters.
+        answer = _first(names, ANSWERS) or "'\"\"'"
+        words.append(f"{where}.columns.answer={answer}")
+    return " ".join(words)
+
+
+def _first(names: Mapping[str, str], wanted: Sequence[str]) -> str | None:
+    return next((names[name] for name in wanted if name in names), None)
+
+
+def _programs(prompt: str, tests: str, names: Mapping[str, str]) -> RowFormat:
+    payload = {"tests": f"json:{tests}"}
+    if "metadata" in names:
+        payload["fn_name"] = f"{names['metadata']}.func_name?"
+    start = names.get("starter_code")
+    return RowFormat(prompt, None, "code", payload, start_path=start and f"{start}?")
+
+
+def _asked_directly(question: str, answer: str, rows: Sequence[Mapping[str, Any]]) -> Shape:
+    answers = [row.get(answer) for row in rows]
+    num_marked = sum(isinstance(text, str) and MARK.search(text) is not None for text in answers)
+    if num_marked > len(rows) / 2:
+        return Shape("GSM8K", (RowFormat(question, f"final:{answer}", "math"),))
+    return Shape("questions with answers", (RowFormat(question, answer, _verifier_of(answers)),))
+
+
+def _conversations(messages: str, answer: str | None, rows: Sequence[Mapping[str, Any]]) -> Shape | None:
+    roles = [value_at(row, f"{messages}.-1.role") for row in rows]
+    if roles.count("assistant") > len(rows) / 2:
+        answer = f"final:{messages}.-1.content"
+        answers = [value_at(row, answer) for row in rows]
+        return Shape("conversations", (RowFormat(f"asked:{messages}", answer, _verifier_of(answers)),))
+    if answer is None:
+        return None
+    answers = [row.get(answer) for row in rows]
+    return Shape("conversations with answers", (RowFormat(messages, answer, _verifier_of(answers)),))
+
+
+def _verifier_of(answers: Sequence[Any]) -> str:
+    """Return the verifier for answers: math where each has a digit or a formula, else exact_match."""
+    found = [str(answer) for answer in answers if answer is not None and answer is not ABSENT]
+    return "math" if all(MATHEMATICS.search(text) for text in found) else "exact_match"
