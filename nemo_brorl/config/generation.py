@@ -64,8 +64,7 @@ class GenerationConfig:
     enforce_eager: bool = setting(True, "do not use CUDA graphs")
     lean_scheduler: str = setting(
         "auto",
-        "schedule decoding sequences in arrays, outside vLLM's scheduler, with vLLM 0.32 (docs/explanation/"
-        "architecture.md). auto: on a CPU, where it was measured",
+        "use the lean scheduler (docs/explanation/architecture.md); auto: on a CPU, where it was measured",
         choices=("auto", "on", "off"),
         may_change=True,
     )
