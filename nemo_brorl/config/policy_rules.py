@@ -68,6 +68,8 @@ def policy_fills_its_devices(run: BroRLConfig) -> Iterator[str]:
             "stage, from which it takes its ranks: set a divisor, or raise policy.data_parallel_size"
         )
     if gpus == 0:
+        # Engines may be chosen later, too. Then this rule judges the run once its sizes are known.
+        is_chosen_later |= run.generation.num_engines is None
         if not is_chosen_later and run.trainer.num_nodes > min(ranks, sizes.num_engines):
             yield (
                 f"trainer.num_nodes={run.trainer.num_nodes} with {ranks} policy ranks and {sizes.num_engines} "
