@@ -41,6 +41,16 @@ SUCCESS_REWARD = 1.0 - 1e-6  # lowest raw reward of a correct rollout
 WEIGHT_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
+class ReadOnly:
+    """A record whose arrays cannot be written, since observers and a user's functions are handed what training uses."""
+
+    def __post_init__(self) -> None:
+        for value in vars(self).values():
+            for array in value if isinstance(value, tuple) else (value,):
+                if isinstance(array, np.ndarray):
+                    array.setflags(write=False)
+
+
 @dataclass(frozen=True)
 class Prompt:
     """One question, tokenised with its chat template, with the data that its verifier needs."""
@@ -71,7 +81,7 @@ class Sampling:
 
 
 @dataclass(frozen=True)
-class TurnRecord:
+class TurnRecord(ReadOnly):
     """Rewards and tool errors of n trajectories that have k turns each."""
 
     rewards: Float32  # raw rewards [n, k]
@@ -85,7 +95,7 @@ class TurnRecord:
 
 
 @dataclass(frozen=True)
-class TurnEnds:
+class TurnEnds(ReadOnly):
     """Length and hash of each response's prefix up to the end of each turn, observation included.
 
     The driver holds no tokens and finds shared prefixes by these hashes. A response with fewer turns than k repeats its
@@ -100,7 +110,7 @@ class TurnEnds:
 
 
 @dataclass(frozen=True)
-class PartialRollouts:
+class PartialRollouts(ReadOnly):
     """Unfinished rollouts of a group that will be resumed.
 
     They were cut off in mid-response, or their environment has replied and the next turn is due. Newer weights may
@@ -178,7 +188,7 @@ class Period:
 
 
 @dataclass(frozen=True)
-class RolloutChunk:
+class RolloutChunk(ReadOnly):
     """The rollouts that one engine sampled for one request.
 
     The small fields are for decisions, and `data` is for the processes that need tokens. m = n rollouts, or fewer when
@@ -228,7 +238,7 @@ class RewardEvidence:
 
 
 @dataclass(frozen=True)
-class ScoredChunk:
+class ScoredChunk(ReadOnly):
     """A rollout chunk with its raw rewards."""
 
     chunk: RolloutChunk
@@ -288,7 +298,7 @@ class RolloutGroup:
 
     @cached_property
     def lengths(self) -> Int32:  # [N]
-        return np.concatenate([chunk.lengths for chunk in self.chunks])
+        return _joined([chunk.lengths for chunk in self.chunks])
 
     @cached_property
     def num_sampled(self) -> Int32:
@@ -296,15 +306,21 @@ class RolloutGroup:
         counts: list[Int32] = []
         for chunk in self.chunks:
             counts.append(chunk.lengths if chunk.num_sampled is None else chunk.num_sampled)
-        return np.concatenate(counts)
+        return _joined(counts)
 
     @cached_property
     def is_stopped(self) -> Bool:  # [N]
-        return np.concatenate([chunk.is_stopped for chunk in self.chunks])
+        return _joined([chunk.is_stopped for chunk in self.chunks])
+
+
+def _joined(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    joined = np.concatenate(arrays)
+    joined.setflags(write=False)
+    return joined
 
 
 @dataclass(frozen=True)
-class ScoredGroup:
+class ScoredGroup(ReadOnly):
     """A rollout group with its raw rewards. Filters and advantages work on it."""
 
     group: RolloutGroup
@@ -381,7 +397,7 @@ class FilledBatch:
 
 
 @dataclass(frozen=True)
-class TrainBatch:
+class TrainBatch(ReadOnly):
     """The informative groups of one step, with one advantage for each rollout."""
 
     groups: tuple[ScoredGroup, ...]
@@ -396,7 +412,7 @@ class TrainBatch:
 
 
 @dataclass(frozen=True)
-class PlannedGroup:
+class PlannedGroup(ReadOnly):
     """The data of one group that a policy rank needs for an update."""
 
     prompt_ids: Int32  # [P]

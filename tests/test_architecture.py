@@ -67,3 +67,19 @@ def test_few_modules_import_code_by_its_name() -> None:
         if "brorl_graders.base.components.import_function" in imported:
             users.add(module)
     assert users == IMPORTS_BY_NAME
+
+
+def test_an_error_with_a_message_for_the_user_is_no_builtin_error() -> None:
+    """A handler of ValueError around a parser would swallow it, or word it anew."""
+    bases = {}
+    for path in modules().values():
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ClassDef):
+                bases[node.name] = [ast.unparse(base) for base in node.bases]
+    found = {"BroRLError"}
+    ours: set[str] = set()
+    while found - ours:
+        ours |= found
+        found = {kind for kind, above in bases.items() if ours.intersection(above)}
+    assert {"ModelError", "RecordError", "NoTorchError"} <= ours
+    assert {kind: bases[kind] for kind in ours if not ours.union({"Exception"}).issuperset(bases[kind])} == {}

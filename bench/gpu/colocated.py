@@ -36,6 +36,7 @@ def config_for(setting: Setting, share: float, sleep: str = "off", **generation:
     config.policy.precision = config.generation.precision = "bf16"
     config.generation.num_engines = 1
     config.generation.sleep = sleep
+    config.generation.lean_scheduler = "on"  # auto is off on a GPU until runs of this bench have compared it
     config.generation.enforce_eager = setting.is_tiny  # CUDA graphs on a GPU
     if setting.is_tiny:
         config.generation.kv_cache_gib = 0.0625

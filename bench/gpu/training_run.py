@@ -17,6 +17,7 @@ ON_GPU = (
     "generation.precision=bf16",
     "generation.gpu_memory_utilization=0.35", "generation.sleep=discard",
     "generation.keep_published=false",
+    "generation.lean_scheduler=on",
     "generation.enforce_eager=false", "parity.max_mean_abs_diff=0.05", "rewards.num_workers=8",
 )  # fmt: skip
 ON_CPU = ("policy.data_parallel_size=1", "policy.precision=bf16", "generation.num_engines=1",

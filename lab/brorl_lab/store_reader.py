@@ -69,8 +69,6 @@ def _data_errors(files: StoreFiles, step: int) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise DataError(_missing_step_text(files, step)) from error
-    except DataError:
-        raise
     except (OSError, pa.ArrowException, AssertionError, *MALFORMED) as error:
         raise DataError(f"step {step} in {files.folder} cannot be read: {error}") from error
 

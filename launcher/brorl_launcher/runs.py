@@ -16,7 +16,7 @@ from brorl_launcher.command_line import command_parser
 from brorl_launcher.run_state import PACE_STEPS, HeartbeatFile, Row, last_rows, read_run
 from brorl_launcher.status import OLD_S, format_duration
 from nemo_brorl.core.console import Console
-from nemo_brorl.core.errors import DataError
+from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.recorded_yaml import RecordError, read_record, setting_of
 from nemo_brorl.core.step_time import step_seconds
 
@@ -110,7 +110,7 @@ def summarize_run(
     """
     try:
         return _summary(folder, now)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
+    except (BroRLError, OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
         reason = error.reason if isinstance(error, RecordError) else str(error)
         first_line = (reason.splitlines() or [""])[0]
         return RunSummary(str(folder), f"unreadable ({type(error).__name__}: {first_line[:80]})")

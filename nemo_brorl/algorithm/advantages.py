@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from nemo_brorl.algorithm.pass_at_k import share_within
 from nemo_brorl.config.algorithm import AlgorithmConfig
 from nemo_brorl.core.errors import TrainingError
-from nemo_brorl.types import SUCCESS_REWARD, Bool, Float32, Int32, Int64
+from nemo_brorl.types import SUCCESS_REWARD, Bool, Float32, Int32, Int64, ReadOnly
 
 EPSILON = 1e-8  # added to a standard deviation, so that a division by it stays finite
 EQUAL = 1e-6  # smallest difference between two unequal rewards
@@ -28,7 +28,7 @@ Float64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class GroupRewards:
+class GroupRewards(ReadOnly):
     """Rewards and lengths of N rollouts of one group, from which advantages are computed.
 
     Training uses the shaped rewards. The raw rewards tell which rollouts are correct.

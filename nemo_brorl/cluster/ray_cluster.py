@@ -21,7 +21,7 @@ from nemo_brorl.cluster.ray_watch import ESSENTIAL, LOOK_S, START_S, RayWatch, w
 from nemo_brorl.cluster.reaper import Reaper
 from nemo_brorl.config.trainer import TrainerConfig
 from nemo_brorl.core.console import get_logger
-from nemo_brorl.core.errors import LOST, RayLostError, ResourceError
+from nemo_brorl.core.errors import LOST, BroRLError, RayLostError, ResourceError
 from nemo_brorl.core.private_folder import INDUCTOR, kernel_caches, private_folder
 from nemo_brorl.core.processes import END_S, children_but, end_processes, name_of, with_descendants
 
@@ -79,7 +79,7 @@ class RayCluster:
         before = set(psutil.Process().children(recursive=True))
         try:
             self._connect(before)
-        except RayLostError:
+        except BroRLError:
             self.close()
             raise
         except (ConnectionError, RuntimeError, OSError) as error:

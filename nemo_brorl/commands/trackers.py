@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nemo_brorl.core.console import get_logger
-from nemo_brorl.core.errors import BroRLError
 from nemo_brorl.ports import MetricSink
 
-TRACKER_FAILURES = (OSError, RuntimeError, ValueError)  # errors of a failing tracker; BroRLError is a RuntimeError, too
+TRACKER_FAILURES = (OSError, RuntimeError, ValueError)  # errors of a failing tracker
 
 log = get_logger(__name__)
 
@@ -89,8 +88,6 @@ class MetricFan:
         for sink in list(self.sinks):
             try:
                 sink.write(step, metrics)
-            except BroRLError:
-                raise
             except TRACKER_FAILURES as error:
                 # Lightning reports every failure as a value of the wrong type, with the real error as its cause.
                 log.warning("metrics no longer go to %s: %s", type(sink).__name__, error.__cause__ or error)
@@ -101,7 +98,5 @@ class MetricFan:
         for sink in self.sinks:
             try:
                 sink.close()
-            except BroRLError:
-                raise
             except TRACKER_FAILURES as error:
                 log.warning("the last metrics may not have reached %s: %s", type(sink).__name__, error)

@@ -127,6 +127,19 @@ def declaration(field: dataclasses.Field[Any]) -> Declaration:
     return declared
 
 
+def restore_words(within: Any) -> None:
+    """Put back the words on and off in a section of settings, where YAML 1.1 has read them as booleans."""
+    for field in dataclasses.fields(within):
+        value = getattr(within, field.name)
+        for element in value if isinstance(value, list) else [value]:
+            if dataclasses.is_dataclass(element):
+                restore_words(element)
+        # OmegaConf has made a text of the boolean.
+        for text, word in (("True", "on"), ("False", "off")):
+            if value == text and word in declaration(field).choices:
+                setattr(within, field.name, word)
+
+
 def wrong_values(within: Any, prefix: str = "") -> Iterator[str]:
     """Yield a message for every number out of range and every unknown name in a section of settings.
 

@@ -62,6 +62,12 @@ class GenerationConfig:
     )
     precision: str = setting("fp32", "number format of weights and activations", choices=("fp32", "bf16"))
     enforce_eager: bool = setting(True, "do not use CUDA graphs")
+    lean_scheduler: str = setting(
+        "auto",
+        "use the lean scheduler (docs/explanation/architecture.md); auto: on a CPU, where it was measured",
+        choices=("auto", "on", "off"),
+        may_change=True,
+    )
     placement: str = setting(
         "colocated",
         "devices of the engines. colocated: those of the policy, in turns; disaggregated: their own",
@@ -103,6 +109,11 @@ class GenerationConfig:
                 yield f"generation.engine_args.{name} is a setting of its own: set {SETTING_OF_ARGUMENT[name]}"
             elif name in _FIXED_ARGUMENTS:
                 yield f"generation.engine_args.{name} cannot be chosen, engines rely on their own: leave it out"
+        if self.lean_scheduler == "on" and "scheduler_cls" in self.engine_args:
+            yield (
+                "generation.lean_scheduler=on and generation.engine_args.scheduler_cls exclude each other: set "
+                "generation.lean_scheduler=auto, or leave scheduler_cls out"
+            )
         batch, sequences = self.max_num_batched_tokens, self.max_num_seqs
         if batch is not None and sequences is not None and batch < sequences:
             yield (

@@ -31,6 +31,7 @@ from omegaconf.errors import (
     ValidationError,
 )
 
+from nemo_brorl.config.declare import restore_words
 from nemo_brorl.config.environment import marked, num_reads, values_read
 from nemo_brorl.config.former_settings import instead_of
 from nemo_brorl.config.given import check_texts, given_settings, infer_sources
@@ -189,6 +190,7 @@ def to_config(composed: DictConfig | ListConfig) -> BroRLConfig:
         if num_reads() > num_asked:
             config = marked(config, merged)
         expand_homes(config)
+        restore_words(config)
     except OmegaConfBaseException as error:
         # `from None`: the chain of exceptions would print the secret that `hidden` takes out
         raise ConfigError(hidden(explain(error, None), values_read())) from None

@@ -68,7 +68,9 @@ def policy_fills_its_devices(run: BroRLConfig) -> Iterator[str]:
             "stage, from which it takes its ranks: set a divisor, or raise policy.data_parallel_size"
         )
     if gpus == 0:
-        if not is_chosen_later and run.trainer.num_nodes > min(ranks, sizes.num_engines):
+        # Engines may be chosen later, too. This rule judges them once the sizes are known.
+        fewest = ranks if run.generation.num_engines is None else min(ranks, sizes.num_engines)
+        if not is_chosen_later and run.trainer.num_nodes > fewest:
             yield (
                 f"trainer.num_nodes={run.trainer.num_nodes} with {ranks} policy ranks and {sizes.num_engines} "
                 "engines on CPU: a node would have none of them; lower it, or raise policy.data_parallel_size and "

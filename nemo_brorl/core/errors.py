@@ -36,11 +36,11 @@ __all__ = [
 ]
 
 
-class ModelError(BroRLError, ValueError):
+class ModelError(BroRLError):
     """A model folder is missing, incomplete, or its tokenizer does not fit."""
 
 
-class CheckpointError(BroRLError, RuntimeError):
+class CheckpointError(BroRLError):
     """A run folder or checkpoint cannot be used."""
 
 
@@ -50,11 +50,11 @@ class RayLostError(ResourceError):
     exit_code = LOST
 
 
-class ParityError(BroRLError, RuntimeError):
+class ParityError(BroRLError):
     """Hugging Face, Megatron and vLLM disagree about log-probabilities by more than the bound."""
 
 
-class WeightSyncError(BroRLError, RuntimeError):
+class WeightSyncError(BroRLError):
     """A weight sync did not bring all weights to an engine."""
 
     exit_code = LOST
@@ -67,23 +67,23 @@ class ReceiverLostError(WeightSyncError):
     """
 
 
-class GenerationError(BroRLError, RuntimeError):
+class GenerationError(BroRLError):
     """An engine failed and could not be restarted."""
 
     exit_code = LOST
 
 
-class StarvationError(BroRLError, RuntimeError):
+class StarvationError(BroRLError):
     """Dynamic sampling found too few informative groups."""
 
 
-class StallError(BroRLError, RuntimeError):
+class StallError(BroRLError):
     """The run made no progress for longer than trainer.stall_timeout_s."""
 
     exit_code = LOST
 
 
-class TrainingError(BroRLError, RuntimeError):
+class TrainingError(BroRLError):
     """Training cannot continue because of too many non-finite updates."""
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_brorl.core.errors import ModelError
+from nemo_brorl.core.files import MALFORMED
 
 ARCHITECTURES = ("qwen2", "qwen3", "qwen3_moe", "llama")  # values of `model_type` that the policy can train
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
@@ -77,7 +78,7 @@ def read_model_shape(folder: Path) -> ModelShape:
         config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ModelError(f"{folder} has no config.json: policy.model must be a Hugging Face model folder") from error
-    except (OSError, ValueError) as error:
+    except (OSError, *MALFORMED) as error:
         raise ModelError(f"{path} cannot be read: {error}") from error
     if not isinstance(config, dict):
         raise ModelError(f"{path} cannot be read: it holds a {type(config).__name__}, not an object")
@@ -86,7 +87,7 @@ def read_model_shape(folder: Path) -> ModelShape:
         return _shape_from(config, path)
     except KeyError as error:
         raise ModelError(f"{path} has no {error}: policy.model must be a decoder such as Qwen2 or Llama") from error
-    except (TypeError, ValueError) as error:
+    except MALFORMED as error:
         raise ModelError(f"{path} cannot be read: {error}") from error
 
 

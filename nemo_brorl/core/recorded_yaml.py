@@ -90,8 +90,6 @@ def read_record(path: Path) -> dict[str, Any]:
         text = content.decode("utf-8")
         reason = _excess(text)
         record = None if reason else yaml.load(text, Loader)
-    except RecordError:
-        raise
     except (OSError, yaml.YAMLError, *MALFORMED) as error:
         raise RecordError(path, _in_one_line(error)) from error
     if reason:

@@ -102,7 +102,26 @@ def check(generation: GenerationConfig, sizes: RunSizes) -> None:
             f"generation.tensor_parallel_size={degree} needs GPUs. On CPU (trainer.gpus_per_node=0) set it to 1, and "
             "set generation.num_engines."
         )
+    if generation.lean_scheduler == "on" and _vllm_version() != _HAS_LEAN:
+        raise ConfigError("generation.lean_scheduler=on needs vLLM 0.32. Install it, or set auto.")
     check_engine_arguments(generation.engine_args)
+
+
+def choose_scheduler(generation: GenerationConfig, on_cpu: bool) -> tuple[bool, str]:
+    """Return whether engines have the lean scheduler, and the choice in words, with its reason."""
+    is_lean = generation.lean_scheduler == "on"
+    reason = f"generation.lean_scheduler={generation.lean_scheduler}"
+    if "scheduler_cls" in generation.engine_args:
+        return False, f"engines have generation.engine_args.scheduler_cls={generation.engine_args['scheduler_cls']}"
+    if generation.lean_scheduler == "auto" and _vllm_version() != _HAS_LEAN:
+        reason = "the lean one needs vLLM 0.32"
+    elif generation.lean_scheduler == "auto":
+        is_lean = on_cpu
+        reason = (
+            "it was measured on a CPU" if on_cpu else "on GPUs nobody has compared tokens and speed of the lean one"
+        )
+    name = "the lean scheduler" if is_lean else "vLLM's own scheduler"
+    return is_lean, f"engines have {name} ({reason})"
 
 
 def prepare_process(
@@ -196,7 +215,7 @@ def engine_settings(
         # `vllm_adapter.count_prefix_cache` gives the reason.
         "disable_log_stats": True,
     }
-    if _vllm_version() == _HAS_LEAN:
+    if choose_scheduler(generation, on_cpu=sizes.num_gpus == 0)[0]:
         arguments["scheduler_cls"] = _LEAN_SCHEDULER
     batch_tokens = sizes.engine_batch_tokens
     if batch_tokens is not None:

@@ -27,6 +27,7 @@ class EngineReady:
     import_s: float
     load_s: float
     cache_bytes: int = 0  # size of the KV cache in each worker
+    scheduler: str = ""  # name of the scheduler's class: an engine may have to keep vLLM's own
 
 
 class EngineHandle:
@@ -119,7 +120,8 @@ class EngineHandle:
             self.starting = None
             self._cache_bytes = ready.cache_bytes
             self.touch()
-            logger.info("engine %d is ready: import %.1f s, load %.1f s", self.index, ready.import_s, ready.load_s)
+            seconds = f"import {ready.import_s:.1f} s, load {ready.load_s:.1f} s"
+            logger.info("engine %d is ready: %s, %s", self.index, seconds, ready.scheduler)
 
     def check_start(self) -> None:
         """Check on a starting engine without blocking, and replace it if it failed or takes too long.

@@ -16,6 +16,7 @@ from nemo_brorl.cluster.object_store import wait_any
 from nemo_brorl.cluster.process_placement import Places
 from nemo_brorl.config.generation import GenerationConfig
 from nemo_brorl.config.run_sizes import RunSizes
+from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import GenerationError
 from nemo_brorl.core.timeline import Timeline
 from nemo_brorl.generation import device
@@ -28,6 +29,8 @@ from nemo_brorl.ports import Forecast
 from nemo_brorl.types import EngineStats, RolloutChunk, RolloutRequest, TensorInfo, WeightLink
 from nemo_brorl.weights.incoming import read_shapes
 from nemo_brorl.weights.receivers import WeightReceivers
+
+logger = get_logger(__name__)
 
 # Seconds between two checks for silent engines.
 _POLL_S = 1.0
@@ -63,6 +66,7 @@ class VllmPool:
         device.check(generation, sizes)
         # A broken model folder raises here, before an actor is started.
         read_shapes(model_folder)
+        logger.info("%s", device.choose_scheduler(generation, sizes.num_gpus == 0)[1])
         self._generation = replace(generation, max_num_seqs=sizes.max_num_seqs, max_model_len=sizes.max_model_len)
         self._versions = {0}  # published policy versions; 0: the model folder
         self._call_ids = itertools.count()

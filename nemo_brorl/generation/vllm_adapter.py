@@ -159,6 +159,11 @@ def lean_scheduler(engine: LLMEngine) -> LeanMixin | None:
     return scheduler if isinstance(scheduler, LeanMixin) else None
 
 
+def scheduler_name(engine: LLMEngine) -> str:
+    """Return the name of the class of the engine's scheduler, such as LeanScheduler."""
+    return type(_scheduler(engine)).__name__
+
+
 def count_prefix_cache(engine: LLMEngine) -> PrefixCacheStats:
     """Return an object that counts prefix-cache `queries` and `hits` from now on, in tokens.
 

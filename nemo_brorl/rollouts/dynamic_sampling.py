@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from nemo_brorl.algorithm.advantages import disagree
 from nemo_brorl.config.rollouts import DynamicSamplingConfig
 from nemo_brorl.core.errors import StarvationError
-from nemo_brorl.types import ScoredGroup
+from nemo_brorl.types import SUCCESS_REWARD, ScoredGroup
 
 KEEP_RATE_DECAY = 0.95  # decay of the running keep rate for each group
 MIN_KEEP_RATE = 0.25  # lower bound: at most 1 / 0.25 times the missing groups are in flight
@@ -61,7 +61,7 @@ def judge(group: ScoredGroup, config: DynamicSamplingConfig) -> Decision:
         return Decision(True, "disabled")
     if disagree(group.rewards, config.min_reward_range):
         return Decision(True, "informative")
-    if group.rewards.min() >= 1.0:
+    if group.rewards.min() >= SUCCESS_REWARD:
         return Decision(False, "all_correct")
     if group.rewards.max() <= 0.0:
         return Decision(False, "all_wrong")

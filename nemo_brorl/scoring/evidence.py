@@ -15,7 +15,8 @@ from brorl_graders.environments.protocol import EpisodeOutcome
 
 from nemo_brorl.types import PaidAnswer, RewardEvidence
 
-EARNS = 0.5  # smallest score of a rewarded response
+# Smallest score of a rewarded response. It is below `SUCCESS_REWARD` on purpose: a part of the reward is learned, too.
+EARNS = 0.5
 MAX_PAID = 4  # number of rewarded answers that are named
 MAX_ANSWER = 80  # characters
 MAX_EXAMPLE = 400  # characters

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemo_brorl.core.errors import TrainingError
+from nemo_brorl.training.step_row import Refusals
 from nemo_brorl.types import FilledBatch, ScoredGroup, TrainBatch, UpdatePlan, UpdateReport
 
 
@@ -57,7 +58,7 @@ class Observer:
     def step_ended(self, made: StepMade) -> Mapping[str, float]:
         """Return the metrics that an observer of the training loop adds to those of a step.
 
-        No other observer may use the same names for metrics.
+        Neither the run nor another observer may use the same names for metrics.
         """
         return {}
 
@@ -112,6 +113,8 @@ class Observers:
         for name in names:
             if names.count(name) > 1:
                 raise TrainingError(f"two observers of the run are called {name}: leave one of them out")
+        self._owners: dict[str, str] = {}  # the step's metrics of observers, and who reported each
+        self._refusals = Refusals()
 
     def step_begins(self, step: int) -> None:
         self._each(lambda observer: observer.step_begins(step))
@@ -122,23 +125,33 @@ class Observers:
     def step_ended(self, made: StepMade) -> dict[str, float]:
         """Return the metrics of a training step from all observers of the training loop.
 
-        Raises TrainingError when two observers report the same metric.
+        `Refusals` handles a metric that two observers report.
         """
-        owners: dict[str, str] = {}
+        self._owners = {}
         row: dict[str, float] = {}
         for observer in self.observers:
-            metrics = observer.step_ended(made)
-            for metric in metrics:
-                if metric in owners:
-                    raise TrainingError(
-                        f"observers {owners[metric]} and {observer.name} both report the metric {metric}: rename one"
+            for metric, value in observer.step_ended(made).items():
+                owner = self._owners.setdefault(metric, observer.name)
+                if owner == observer.name:
+                    row[metric] = value
+                else:
+                    self._refusals.refuse(
+                        f"observers {owner} and {observer.name} both report the metric {metric}: rename one"
                     )
-                owners[metric] = observer.name
-            row.update(metrics)
         return row
 
+    def check_metrics(self, own: Mapping[str, float]) -> None:
+        """Refuse metrics of observers in the current step that are among the run's own, as `Refusals` does."""
+        for metric, owner in self._owners.items():
+            if metric in own:
+                self._refusals.refuse(
+                    f"observer {owner} reports the metric {metric}, which the run itself reports: rename it in {owner}"
+                )
+        self._refusals.is_first_step = False
+
     def row_complete(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._each(lambda observer: observer.row_complete(step, metrics))
+        """Show each observer of the training loop its own copy of the metrics of a training step."""
+        self._each(lambda observer: observer.row_complete(step, dict(metrics)))
 
     def interval_ended(self) -> None:
         self._each(lambda observer: observer.interval_ended())

@@ -33,6 +33,7 @@ class BroRLTrainer:
         heartbeat = parts.sampler.heartbeat
         self.timeline = heartbeat.timeline
         self.row = StepRow(parts.sink)
+        self.update_metrics: dict[str, float] = {}  # of the last update, which decide about resets
         self.resets = ReferenceResets(config.algorithm.reference_reset)
         self.batches = Batches(
             config.rollouts,
@@ -111,6 +112,8 @@ class BroRLTrainer:
                 self.observers.update_planned(plan, batch)
                 update = self.update_policy(plan)
             phase.set_version(update.version)
+        # A copy, because observers are handed the report.
+        self.update_metrics = dict(update.metrics)
         self.step_number += 1
         self.progress.version = update.version
         self.progress.num_skipped += update.num_skipped
@@ -119,17 +122,14 @@ class BroRLTrainer:
 
     def record(self, made: StepMade, watch: Stopwatch) -> None:
         """Add the metrics of a finished training step to its row, and pass them to the observers."""
-        counts = {
-            "policy/num_updates": float(made.update.num_updates),
-            "policy/num_skipped": float(self.progress.num_skipped),
-        }
-        self.row.add(counts, self.schedule.metrics(made.step), made.filled.metrics, made.update.metrics)
+        self.row.add({"policy/num_updates": float(made.update.num_updates)}, self.progress.metrics())
+        self.row.add(self.schedule.metrics(made.step), made.filled.metrics, made.update.metrics)
         self.row.add(self.parts.prompts.metrics(), self.handover.metrics(), self.parts.sampler.verifier.metrics())
-        self.row.add(self.observers.step_ended(made))
         self.row.add_seconds(watch.seconds)
         self.row.add_seconds({"generate": made.filled.generate_s, "reward": made.filled.reward_s})
         self.row.add_seconds(made.update.seconds)
-        self.observers.row_complete(made.step, self.row.metrics)
+        self.row.observed = self.observers.step_ended(made)
+        self.observers.row_complete(made.step, self.row.merged())
 
     def fill_batch(self) -> FilledBatch:
         """Return a full batch of groups to train on.
@@ -181,6 +181,7 @@ class BroRLTrainer:
         with self.timeline.stage("record"):
             self.saved.saver.finish(wait=False)
             self.row.add(self.saved.saver.take_seconds())
+            self.observers.check_metrics(self.row.metrics)
             self.row.write(step)
         if is_last or is_due(step, settings.save_interval):
             with self.timeline.stage("checkpoint"):
@@ -206,7 +207,7 @@ class BroRLTrainer:
 
     def reset_reference(self) -> None:
         """Make the current weights the reference of the KL term if a setting requires it now."""
-        reset = self.resets.due(self.step_number, self.row.metrics)
+        reset = self.resets.due(self.step_number, self.update_metrics)
         if reset:
             with self.timeline.stage("reference reset"), self.handover.policy_phase(Stopwatch(self.timeline)):
                 self.parts.policy.reset_reference(self.config.algorithm.reference_reset.clear_optimizer)

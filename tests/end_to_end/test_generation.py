@@ -69,7 +69,7 @@ def pool(pools: dict[str, VllmPool], folders: dict[str, Path]) -> VllmPool:
 
 def test_tokens_and_log_probs_are_those_of_vllms_own_scheduler(pool: VllmPool, folders: dict[str, Path]) -> None:
     # With room for eight, most rollouts wait for others to end.
-    plain = start_pool(folders["tied"], 1, max_num_seqs=8, engine_args={"scheduler_cls": None})
+    plain = start_pool(folders["tied"], 1, max_num_seqs=8, lean_scheduler="off")
     try:
         requests = requests_of(prompt_of(70, "a"), 32, 16) + requests_of(prompt_of(45, "b"), 16, 8)
         assert sample(pool, requests) == sample(plain, requests)

@@ -101,7 +101,7 @@ def typed_params(
     """
     try:
         return typed(declared, plain(dict(given)))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, ConfigError) as error:
         reason = hidden(str(error).partition("\n")[0], given)
         takes = _signature(declared) or "no settings"
         raise ConfigError(f"{setting}={dict(given)}: {reason}; {name} takes {takes}") from None

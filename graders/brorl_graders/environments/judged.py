@@ -121,10 +121,10 @@ class VerifyAndRetry(Judged):
 
     def step(self, action: Action) -> Step:
         """Score the model's answer, and end the episode or tell the model to try again."""
-        reward = self.score(action.text) * self.retry_discount**self.num_tries
-        is_right = reward >= SUCCESS_REWARD * self.retry_discount**self.num_tries
+        score = self.score(action.text)
+        reward = score * self.retry_discount**self.num_tries
         self.num_tries += 1
-        is_last = is_right or self.num_tries >= self.max_turns
+        is_last = score >= SUCCESS_REWARD or self.num_tries >= self.max_turns
         if is_last:
             return Step(reward=reward, terminated=True)
         question = str(self.question["text"])

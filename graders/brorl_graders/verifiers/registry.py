@@ -316,8 +316,6 @@ def check_payload(name: str, payload: Payload) -> None:
     check_name(name)
     try:
         wrong = list(_wrong_payload(name, payload))
-    except NotAllowedError:
-        raise
     except MALFORMED as error:
         wrong = [f"the payload of verifier {services.shown_url(name)} cannot be read: {error}"]
     if wrong:

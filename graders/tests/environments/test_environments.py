@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from brorl_graders.base.errors import ConfigError
 from brorl_graders.environments.child import read_outcome
 from brorl_graders.environments.episode_process import Batch, EpisodeProcesses, Kind, Turn
+from brorl_graders.environments.judged import VerifyAndRetry
 from brorl_graders.environments.mastermind import Mastermind
 from brorl_graders.environments.protocol import Action, EpisodeOutcome, EpisodeStep
 from brorl_graders.environments.registry import make_environment
@@ -77,6 +78,26 @@ def test_a_wrong_answer_may_be_tried_again(processes: EpisodeProcesses) -> None:
     assert at_once.reward == 1.0
     assert play(processes, "verify_and_retry", SUM, WRONG, WRONG)[1].reward == 0.0
     assert play(processes, "verify_and_retry", SUM, WRONG, max_turns=1)[0].has_ended
+
+
+def test_an_answer_that_rounding_keeps_a_millionth_below_one_is_right() -> None:
+    class Rounding(VerifyAndRetry):
+        def score(self, text: str) -> float:
+            return 0.9999995
+
+    step = Rounding(max_turns=2, retry_discount=0.5).step(Action("4"))
+    assert (step.terminated, step.reward) == (True, 0.9999995)
+
+
+def test_a_wrong_answer_may_be_tried_again_though_retries_earn_nothing() -> None:
+    class Wrong(VerifyAndRetry):
+        question: ClassVar = SUM
+
+        def score(self, text: str) -> float:
+            return 0.0
+
+    environment = Wrong(max_turns=3, retry_discount=0.0)
+    assert [environment.step(Action("5")).terminated for _ in range(3)] == [False, False, True]
 
 
 def test_a_librarys_scorer_judges_behind_walls_in_a_process_of_its_task(processes: EpisodeProcesses) -> None:

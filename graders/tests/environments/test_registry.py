@@ -36,5 +36,6 @@ def test_settings_are_the_arguments_of_the_constructor() -> None:
 )
 def test_what_is_wrong_is_one_message(name: str, settings: dict[str, Any], message: str) -> None:
     allow_also(environments=[(name, settings)])
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=message) as wrong:
         make_environment(name, settings)
+    assert str(wrong.value).count("settings of environment") <= 1

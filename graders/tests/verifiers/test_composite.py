@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from brorl_graders.base.errors import ConfigError, DataError
 from brorl_graders.base.verdicts import Verdicts
-from brorl_graders.verifiers.composite import Part, judge_by_parts
+from brorl_graders.verifiers.composite import Part, combine_scores, judge_by_parts
 from brorl_graders.verifiers.registry import check_name, check_payload, judge, names_in, score_of
 
 from graders.tests.support.bad_verifiers import HALF, MISBEHAVE
@@ -31,6 +31,11 @@ def test_the_modes_put_scores_together() -> None:
     assert scores("sum") == [1.0, 0.25, 0.0]
     assert scores("product") == [1.0, 0.0, 0.0]
     assert scores("all") == [1.0, 0.0, 0.0]
+
+
+def test_a_part_that_rounding_keeps_a_millionth_below_one_is_right() -> None:
+    assert combine_scores("all", [1.0, 1.0], [1.0, 0.9999995]) == 1.0
+    assert combine_scores("all", [1.0, 1.0], [1.0, 0.9999]) == 0.0
 
 
 def test_weights_are_exponents_of_a_product() -> None:

@@ -316,8 +316,6 @@ def _read(folder: Path, step: int, row: int) -> tuple[Part, pa.Table]:
         [group] = groups.slice(row, 1).to_pylist()
         with pq.ParquetFile(files.rollouts(step)) as file:
             return group, file.read_row_group(row)
-    except DataError:
-        raise
     except (OSError, pa.ArrowException, *MALFORMED) as error:
         raise DataError(f"step {step} of {files.folder} cannot be read: {error}") from error
 

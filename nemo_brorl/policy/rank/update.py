@@ -256,7 +256,8 @@ class Update:
             if measures_gain:
                 self.gain.add(batch, row.measured)
             result = loss_of(batch, algorithm)
-            metrics = {"policy/loss": result.loss.detach(), **result.metrics}
+            # The loss comes last: it decides whether the step is skipped, whatever a user's own loss reports.
+            metrics = {**result.metrics, "policy/loss": result.loss.detach()}
             return self.plan.loss_scale * result.loss, metrics
 
         return loss

@@ -13,7 +13,7 @@ import psutil
 import pytest
 import ray
 
-from nemo_brorl.cluster import ray_watch
+from nemo_brorl.cluster import ray_cluster, ray_watch
 from nemo_brorl.cluster.ray_cluster import RayCluster
 from nemo_brorl.cluster.ray_watch import RayWatch, watched_start
 from nemo_brorl.config.trainer import TrainerConfig
@@ -128,6 +128,17 @@ def test_ray_starts_with_one_heap_a_process_on_cpu_unless_the_environment_says_o
         RayCluster(TrainerConfig(gpus_per_node=gpus)).__enter__()
     assert found == [seen]
     assert os.environ.get("MALLOC_ARENA_MAX") == given, "what else this process starts is as it was"
+
+
+def test_a_folder_that_ray_cannot_have_is_told_without_advice_about_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise ResourceError("/tmp/brorl belongs to somebody else: set TMPDIR")
+
+    for name in ("RAY_ADDRESS", "RAY_TMPDIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(ray_cluster, "private_folder", refuse)
+    with pytest.raises(ResourceError, match=r"^/tmp/brorl belongs to somebody else: set TMPDIR$"):
+        RayCluster(TrainerConfig()).__enter__()
 
 
 def test_an_error_that_comes_of_a_lost_process_of_rays_is_told_as_its_loss(

@@ -218,3 +218,30 @@ def test_loading_a_config_imports_no_heavy_library() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [("off", "off"), ("on", "on"), ("auto", "auto"), ("False", "off"), ("true", "on"), ("no", "off")],
+)
+def test_on_and_off_mean_what_was_written_though_yaml_reads_booleans(written: str, read: str, tmp_path: Path) -> None:
+    sections = f"generation: {{lean_scheduler: {written}, sleep: off}}\nprofile: {{kind: off}}\n"
+    (tmp_path / "mine.yaml").write_text(f"defaults: [brorl_cpu, _self_]\n{sections}")
+    config = load_config("mine", (), tmp_path)
+    assert (config.generation.lean_scheduler, config.generation.sleep, config.profile.kind) == (read, "off", "off")
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
+    assert load_run_config(tmp_path) == config
+
+
+@pytest.mark.parametrize(
+    ("written", "read"), [("off", "off"), ("on", "on"), ("'off'", "off"), ("false", "off"), ("True", "on")]
+)
+def test_on_and_off_mean_what_was_written_on_the_command_line(written: str, read: str) -> None:
+    assert load_config("brorl_cpu", [f"generation.lean_scheduler={written}"]).generation.lean_scheduler == read
+
+
+def test_a_word_that_a_setting_does_not_have_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match="generation.sleep=True is not known: set one of off, cache, offload, discard"
+    ):
+        load_config("brorl_cpu", ["generation.sleep=true"])

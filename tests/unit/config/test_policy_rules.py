@@ -3,7 +3,12 @@
 import pytest
 
 from nemo_brorl.config.algorithm_rules import reference_is_there
-from nemo_brorl.config.policy_rules import fp8_is_possible, gathers_overlap_where_gradients_do, ranks_are_there
+from nemo_brorl.config.policy_rules import (
+    fp8_is_possible,
+    gathers_overlap_where_gradients_do,
+    policy_fills_its_devices,
+    ranks_are_there,
+)
 from nemo_brorl.config.schema import BroRLConfig
 
 
@@ -75,3 +80,13 @@ def test_fp8_weights_do_not_overlap() -> None:
     config.policy.overlap_param_gather = True
     (message,) = fp8_is_possible(config)
     assert "needs policy.fp8_params=false (now true): set that, or policy.overlap_param_gather=false" in message
+
+
+@pytest.mark.parametrize(("engines", "is_refused"), [(None, False), (2, True), (3, False)])
+def test_engines_on_cpu_that_are_chosen_later_are_not_judged_before(engines: int | None, is_refused: bool) -> None:
+    config = BroRLConfig()
+    config.trainer.num_nodes = 3
+    config.policy.data_parallel_size = 4
+    config.generation.num_engines = engines
+    found = [message for message in policy_fills_its_devices(config) if "engines on CPU" in message]
+    assert len(found) == is_refused

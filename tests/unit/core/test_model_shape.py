@@ -118,3 +118,36 @@ def test_a_mixture_whose_layers_are_all_dense_is_a_dense_model(tmp_path: Path) -
 def test_a_router_that_cannot_be_trained_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=message):
         read(tmp_path, QWEN3_MOE | change)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"model_type": "gemma3"},
+            "model_type 'gemma3' cannot be trained; supported are qwen2, qwen3, qwen3_moe, llama",
+        ),
+        ({"hidden_act": "gelu"}, "hidden_act='gelu' is not supported, only 'silu'"),
+        ({"model_type": "llama", "attention_bias": True}, "attention_bias=true is not supported for llama"),
+        ({"rope_scaling": {"rope_type": "dynamic"}}, "rope_type 'dynamic' is not supported"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5 is not supported"),
+    ],
+)
+def test_a_model_that_is_refused_is_not_called_unreadable(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=message) as refusal:
+        read(tmp_path, QWEN2 | change)
+    assert str(refusal.value).startswith(f"{tmp_path / 'config.json'}: {message[:8]}")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_attention_heads": 0},
+        {"model_type": "qwen3_moe", "decoder_sparse_step": 0, "num_experts": 8},
+        {"hidden_size": None},
+        {"rope_scaling": "linear"},
+    ],
+)
+def test_numbers_that_are_none_make_a_model_unreadable(change: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"config\.json cannot be read: "):
+        read(tmp_path, QWEN2 | change)

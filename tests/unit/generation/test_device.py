@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nemo_brorl.config.generation import GenerationConfig
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError
@@ -97,11 +98,62 @@ def test_the_largest_cuda_graph_follows_the_number_of_sequences() -> None:
     assert "compilation_config" not in settings_of(config).arguments
 
 
-def test_engines_have_the_lean_scheduler_unless_the_settings_say_otherwise() -> None:
+LEAN = "nemo_brorl.generation.lean_scheduler.make_scheduler"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "setting", "scheduler"),
+    [(0, "auto", LEAN), (0, "on", LEAN), (0, "off", None), (8, "auto", None), (8, "on", LEAN), (8, "off", None)],
+)
+def test_the_lean_scheduler_is_on_by_default_where_it_was_measured(
+    gpus: int, setting: str, scheduler: str | None
+) -> None:
     config = BroRLConfig()
-    assert settings_of(config).arguments["scheduler_cls"] == "nemo_brorl.generation.lean_scheduler.make_scheduler"
-    config.generation.engine_args = {"scheduler_cls": None}
-    assert settings_of(config).arguments["scheduler_cls"] is None
+    config.trainer.gpus_per_node = gpus
+    config.generation.lean_scheduler = setting
+    assert settings_of(config).arguments.get("scheduler_cls") == scheduler
+
+
+@pytest.mark.parametrize("own", [None, "my.module.Scheduler", LEAN])
+@pytest.mark.parametrize("setting", ["auto", "off"])
+def test_a_scheduler_that_the_user_names_is_taken(own: str | None, setting: str) -> None:
+    config = BroRLConfig()
+    config.generation.lean_scheduler = setting
+    config.generation.engine_args = {"scheduler_cls": own}
+    assert settings_of(config).arguments["scheduler_cls"] == own
+    assert device.choose_scheduler(config.generation, on_cpu=True)[1].endswith(f"engine_args.scheduler_cls={own}")
+    assert list(config.generation.violations()) == []
+
+
+def test_a_named_scheduler_and_the_lean_one_exclude_each_other() -> None:
+    generation = GenerationConfig(lean_scheduler="on", engine_args={"scheduler_cls": None})
+    (message,) = generation.violations()
+    assert message.startswith(
+        "generation.lean_scheduler=on and generation.engine_args.scheduler_cls exclude each other"
+    )
+
+
+@pytest.mark.parametrize(
+    ("on_cpu", "setting", "words"),
+    [
+        (True, "auto", "the lean scheduler (it was measured on a CPU)"),
+        (False, "auto", "vLLM's own scheduler (on GPUs nobody has compared tokens and speed of the lean one)"),
+        (False, "on", "the lean scheduler (generation.lean_scheduler=on)"),
+        (True, "off", "vLLM's own scheduler (generation.lean_scheduler=off)"),
+    ],
+)
+def test_the_log_says_which_scheduler_was_chosen_and_why(on_cpu: bool, setting: str, words: str) -> None:
+    generation = GenerationConfig(lean_scheduler=setting)
+    assert device.choose_scheduler(generation, on_cpu)[1] == f"engines have {words}"
+
+
+def test_another_vllm_has_its_own_scheduler_and_refuses_the_lean_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_vllm_version", lambda: (0, 33))
+    config = BroRLConfig()
+    assert "scheduler_cls" not in settings_of(config).arguments
+    config.generation.lean_scheduler = "on"
+    with pytest.raises(ConfigError, match=r"generation.lean_scheduler=on needs vLLM 0.32. Install it, or set auto"):
+        device.check(config.generation, RunSizes.from_config(config))
 
 
 def test_the_number_of_tokens_in_a_step_can_be_set_and_holds_every_response() -> None:

@@ -134,6 +134,21 @@ def test_repeating_an_update_is_bit_identical(new_learner: NewLearner, model_fol
     assert largest_difference(weights(first), weights(second)) == 0
 
 
+def ppo_clip_with_a_word_of_its_own(batch: Any, config: Any) -> Any:
+    from nemo_brorl.algorithm.losses import ppo_clip
+
+    sums = ppo_clip(batch, config)
+    return replace(sums, metrics={**sums.metrics, "policy/loss": torch.tensor(math.nan)})
+
+
+def test_what_a_users_loss_reports_skips_no_step(new_learner: NewLearner, model_folder: Path) -> None:
+    objective = f"{__name__}:ppo_clip_with_a_word_of_its_own"
+    own = new_learner(model_folder, make_config()).update(make_plan(objective=objective))
+    built_in = new_learner(model_folder, make_config()).update(make_plan())
+    assert (own.num_skipped, own.num_updates) == (0, built_in.num_updates)
+    assert own.metrics == built_in.metrics
+
+
 def test_supervised_loss_is_the_mean_of_minus_log_prob(new_learner: NewLearner, model_folder: Path) -> None:
     learner, plan = new_learner(model_folder, make_config()), make_plan(num_mini_batches=1, objective="cross_entropy")
     prompts, responses = [], []

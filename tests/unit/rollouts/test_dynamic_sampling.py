@@ -17,7 +17,10 @@ def test_a_group_with_one_success_in_512_is_kept_whole() -> None:
     assert decision.reason == "informative"
 
 
-@pytest.mark.parametrize(("reward", "reason"), [(0.0, "all_wrong"), (1.0, "all_correct"), (0.3, "all_equal")])
+@pytest.mark.parametrize(
+    ("reward", "reason"),
+    [(0.0, "all_wrong"), (1.0, "all_correct"), (0.9999995, "all_correct"), (0.3, "all_equal")],
+)
 def test_512_equal_rewards_are_dropped_with_their_reason(reward: float, reason: str) -> None:
     decision = judge(make_group([reward] * 512), CONFIG)
     assert not decision.keep

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from brorl_graders.base import payload
 from brorl_graders.base.verdicts import LATE, Verdicts
 
 from nemo_brorl.scoring.evidence import MAX_EXAMPLE, MAX_PAID, evidence_of
-from nemo_brorl.types import PaidAnswer, RewardEvidence
+from nemo_brorl.types import SUCCESS_REWARD, PaidAnswer, RewardEvidence
 
 TEXT = "<answer>{}</answer>"
 
@@ -55,3 +56,7 @@ def test_it_stays_small() -> None:
     assert len(found.paid) == MAX_PAID
     assert len(found.example) == MAX_EXAMPLE
     assert len(str(found)) < 2000
+
+
+def test_graders_and_backend_call_the_same_rewards_right() -> None:
+    assert payload.SUCCESS_REWARD == SUCCESS_REWARD

@@ -14,9 +14,11 @@ from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import TrainingError
 from nemo_brorl.core.timeline import Timeline
 from nemo_brorl.training.observers import Observer, Observers, StepMade
+from nemo_brorl.training.step_row import StepRow
 from nemo_brorl.training.trainer import BroRLTrainer
-from tests.support.fakes import ListStore
-from tests.support.loop import decode, fake, make_trainer, small_config
+from nemo_brorl.types import TrainBatch, UpdatePlan
+from tests.support.fakes import ListSink, ListStore
+from tests.support.loop import decode, fake, last_row, make_trainer, small_config
 
 NAMES = [
     observer.name
@@ -72,6 +74,136 @@ class Counter(Observer):
 
 class SecondCounter(Counter):
     """The same under another name."""
+
+
+KL = {"policy/kl_to_reference": 99.0}
+
+
+class Meddler(Observer):
+    """Writes into everything that is no array, and reports what decides about resets of the reference."""
+
+    def step_ended(self, made: StepMade) -> Mapping[str, float]:
+        for metrics in (made.update.metrics, made.filled.metrics):
+            assert isinstance(metrics, dict)
+            metrics.update(KL)
+        return KL
+
+    def row_complete(self, step: int, metrics: Mapping[str, float]) -> None:
+        assert isinstance(metrics, dict)
+        metrics.clear()
+        metrics.update(KL)
+
+
+def resetting_trainer(folder: Path, *observers: Observer) -> BroRLTrainer:
+    config = small_config()
+    config.algorithm.reference_reset.kl_above = 50.0
+    trainer = make_trainer(folder, config)
+    trainer.observers = Observers([*observers, *trainer.parts.observers])
+    return trainer
+
+
+def test_an_observer_that_meddles_changes_nothing_that_is_learned_or_reported(tmp_path: Path) -> None:
+    alone = resetting_trainer(tmp_path / "alone")
+    alone.fit()
+    watched = resetting_trainer(tmp_path / "watched", Meddler())
+    watched.fit()
+    assert fake(watched).reference_resets == []
+    for one, other in zip(learned(alone), learned(watched), strict=True):
+        assert np.array_equal(one, other)
+    groups = ("policy/", "reward/", "dynamic_sampling/", "validation/")
+    reported = {name: value for name, value in last_row(alone).items() if name.startswith(groups)}
+    assert last_row(watched).items() >= {**reported, **KL}.items()
+
+
+class Writer(Observer):
+    """Writes into one array of those that it is shown before an update."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+
+    def update_planned(self, plan: UpdatePlan, batch: TrainBatch) -> None:
+        group = batch.groups[0]
+        arrays = {
+            "planned advantages": plan.groups[0].advantages,
+            "planned prompt": plan.groups[0].prompt_ids,
+            "advantages": batch.advantages[0],
+            "rollouts": batch.rollouts[0],
+            "rewards": group.rewards,
+            "lengths": group.group.lengths,
+            "lengths of a chunk": group.group.chunks[0].lengths,
+            "ended": group.group.is_stopped,
+        }
+        arrays[self.place][0] = 0
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "planned advantages",
+        "planned prompt",
+        "advantages",
+        "rollouts",
+        "rewards",
+        "lengths",
+        "lengths of a chunk",
+        "ended",
+    ],
+)
+def test_an_observer_cannot_write_into_what_is_trained_on(place: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        resetting_trainer(tmp_path, Writer(place)).fit()
+
+
+class Stranger(Observer):
+    """Fills the row with names that nobody else knows."""
+
+    def step_ended(self, made: StepMade) -> Mapping[str, float]:
+        return {f"strange/{number}": float(number) for number in range(99)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_observer_takes_a_row_full_of_names_that_it_does_not_know(name: str, tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, small_config(max_steps=2))
+    [observer] = [observer for observer in trainer.parts.observers if observer.name == name]
+    trainer.observers = Observers([Stranger(), observer])
+    trainer.fit()
+    assert trainer.step_number == 2
+    assert last_row(trainer)["strange/98"] == 98.0
+
+
+@pytest.mark.parametrize("taken", ["policy/loss", "time/update_s", "reference/resets", "validation/pass_at_1"])
+def test_a_name_of_the_runs_own_is_refused_in_the_first_step(taken: str, tmp_path: Path) -> None:
+    trainer = resetting_trainer(tmp_path, Counter(taken))
+    trainer.config.trainer.val_interval = 1
+    with pytest.raises(TrainingError, match=f"observer Counter reports the metric {taken}, which the run .* rename it"):
+        trainer.fit()
+    assert trainer.step_number == 1
+
+
+class LateCounter(Counter):
+    """Reports a metric from the third step on."""
+
+    def step_ended(self, made: StepMade) -> Mapping[str, float]:
+        return super().step_ended(made) if made.step > 2 else {}
+
+
+@pytest.mark.parametrize("taken", ["policy/loss", "own/steps"])
+def test_a_name_that_is_taken_later_costs_a_warning_and_not_the_run(
+    taken: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer = resetting_trainer(tmp_path, SecondCounter("own/steps"), LateCounter(taken))
+    trainer.fit()
+    assert trainer.step_number == 6
+    assert (last_row(trainer)["policy/loss"], last_row(trainer)["own/steps"]) == (0.0, 6.0)
+    assert caplog.text.count(f"the metric {taken}") == 1, "three steps of it, one warning"
+
+
+def test_a_row_has_one_value_of_a_name() -> None:
+    row = StepRow(ListSink())
+    row.add({"policy/loss": 1.0})
+    with pytest.raises(TrainingError, match="the metric policy/loss is reported twice"):
+        row.add({"policy/loss": 2.0})
+    assert row.metrics == {"policy/loss": 1.0}
 
 
 def made() -> StepMade:
