@@ -120,7 +120,8 @@ def main() -> int:
 
 def usage() -> str:
     """Return what `brorl --help` prints."""
-    lines = [f"  {name:<10} {summary}" for name, (_, summary) in COMMANDS.items()]
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {summary}" for name, (_, summary) in COMMANDS.items()]
     return (
         "usage: brorl COMMAND [options]\n\n"
         + "\n".join(lines)

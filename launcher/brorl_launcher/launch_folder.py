@@ -11,6 +11,8 @@ from typing import Any
 
 from nemo_brorl.core.files import MALFORMED
 
+PRIVATE = 0o700  # mode of a launch folder
+
 
 @dataclass(frozen=True)
 class Folders:
@@ -57,9 +59,11 @@ class Folders:
 def read_jobs(path: Path) -> list[dict[str, Any]]:
     """Return the submitted jobs in a `jobs.jsonl` file, oldest first, without half-written and damaged rows."""
     rows: list[dict[str, Any]] = []
-    if not path.is_file():
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:  # missing, or another user's
         return rows
-    for line in path.read_bytes().splitlines():
+    for line in lines:
         try:
             row = json.loads(line)
         except MALFORMED:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from brorl_launcher import slurm
 from brorl_launcher.cloud import KINDS, cloud_job, render_cloud_job
-from brorl_launcher.code_snapshot import CodeSnapshot, Revision
+from brorl_launcher.code_snapshot import CodeSnapshot, Revision, join_names
 from brorl_launcher.command_line import JobRequest, job_parser, read_request
 from brorl_launcher.find_run import refuse_live
 from brorl_launcher.frozen import absolute_paths, check_yaml, freeze, shell_command
@@ -150,6 +150,11 @@ def check_job(job: JobPlan, code: CodeSnapshot, request: JobRequest) -> Prepared
         )
     if code.revision.changed:
         notes.append(f"the code differs from its commit and is frozen as it is: {code.revision}")
+    if code.revision.left_out:
+        notes.append(
+            f"new to git and not frozen, because only new files of packages and conf/ are: "
+            f"{join_names(code.revision.left_out)}. `git add` what the job needs, or put it on PYTHONPATH of every node"
+        )
     limit_s = job.config.trainer.time_limit_s
     if limit_s is not None and limit_s < seconds_of(job.site.time) - job.site.signal_s:
         notes.append(

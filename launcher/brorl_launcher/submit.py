@@ -70,6 +70,7 @@ def _written_job(options: argparse.Namespace, parser: argparse.ArgumentParser) -
     finished. Raises CheckpointError when a job of the run is queued or running.
     """
     folders = Folders(options.again.expanduser().absolute())
+    refuse_live(folders)
     if not folders.script.is_file():
         raise ConfigError(
             f"--again {options.again}: there is no {folders.script}; `brorl submit --config-name NAME --run RUN` makes "
@@ -85,7 +86,6 @@ def _written_job(options: argparse.Namespace, parser: argparse.ArgumentParser) -
             f"--again submits {folders.script} as it is, so {listed} would change nothing: leave it out, or edit the "
             "script"
         )
-    refuse_live(folders)
     if read_run(folders.run).is_finished and not options.overrides:
         raise ConfigError(
             f"the run in {folders.run} has its last checkpoint: to continue, set trainer.max_steps=N with a larger N"

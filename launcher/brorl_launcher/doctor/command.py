@@ -91,6 +91,8 @@ def examine_node(
     checks += machine.check_disks(config, shape)
     checks.append(machine.check_private())
     checks += machine.check_limits(config)
+    if config.trainer.num_nodes > 1 and config.trainer.num_gpus > 0:
+        checks += machine.check_infiniband()
     if ports:
         checks.append(machine.check_ports(ports))
     checks.append(model)
