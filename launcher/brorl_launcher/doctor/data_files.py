@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 from brorl_launcher.doctor.probe import answer_probe, run_probe
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check
 from nemo_brorl.config.data import SourceConfig
+from nemo_brorl.config.named_code import named_code, wrong_names
 from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import BroRLError, DataError
@@ -29,6 +30,7 @@ CONSTANTS_DEADLINE_S = 120.0
 MAX_NAMED = 4
 FIRST_ROWS = 20
 CONSTANTS = "constant answers"
+OWN_CODE = "named code"
 CONSTANTS_ADVICE = "leave the task out, or choose another verifier: a policy learns to say just that"
 
 
@@ -48,6 +50,18 @@ def check_data(config: BroRLConfig) -> Iterator[Check]:
             yield Check(name, FAIL, found.data["fault"])
         else:
             yield Check(name, OK, found.data["found"])
+
+
+def check_own_code(config: BroRLConfig) -> Iterator[Check]:
+    """Check the functions and classes that settings name by import path. Yields nothing where they name none."""
+    wrong, unknown = wrong_names(config)
+    for message in wrong:
+        yield Check(OWN_CODE, FAIL, message)
+    for message in unknown:
+        yield Check(OWN_CODE, WARN, message)
+    names = [named.name for named in named_code(config, is_trained=True)]
+    if names and not wrong and not unknown:
+        yield Check(OWN_CODE, OK, ", ".join(names))
 
 
 def plain_source(source: SourceConfig) -> SourceConfig:
