@@ -184,7 +184,8 @@ def _not_built_in(named: NamedCode) -> Fault | None:
     known = [] if named.imported_by == "driver" else [*(VERIFIERS if named.arguments else ENVIRONMENTS)]
     if named.name in known:
         return None
-    return Fault(f"nothing has this name. Set {', '.join([*known, 'or your own as package.module:name'])}")
+    choices = f"one of {', '.join(known)}, or your own as " if known else ""
+    return Fault(f"nothing has this name. Set {choices}package.module:name")
 
 
 def _no_name(named: NamedCode, known: Sequence[str]) -> Fault:

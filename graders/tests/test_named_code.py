@@ -142,7 +142,7 @@ def test_names_that_are_not_there_are_told_with_those_that_are() -> None:
     assert nothing.endswith("Write `def compute(payload, response)` there")
     assert no_module.startswith("there is no module not_here. Set package.module:name, and put the folder of not_here")
     assert no_part.startswith("there is no module package.reward.")
-    assert word.startswith("nothing has this name. Set composite, code, exact_match")
+    assert word.startswith("nothing has this name. Set one of composite, code, exact_match")
     assert word.endswith("or your own as package.module:name")
     assert "calculator" in environment
 

@@ -27,7 +27,7 @@ def check_names(
     a container. There, and on a machine without torch, an import that fails is a warning: libraries may be missing that
     the run has. `folders` are on the run's PYTHONPATH, and not on that of this process.
     """
-    names = repr((list(named_code(config, is_trained)), folders))
+    names = repr((list(named_code(config, is_trained)), is_elsewhere, folders))
     if names not in _passed:
         wrong, unknown = wrong_names(config, is_trained, is_elsewhere, folders)
         for message in unknown:
