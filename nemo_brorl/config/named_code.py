@@ -27,28 +27,22 @@ def check_names(
     a container. There, and on a machine without torch, an import that fails is a warning: libraries may be missing that
     the run has. `folders` are on the run's PYTHONPATH, and not on that of this process.
     """
-    names = repr((list(named_code(config, is_trained)), is_elsewhere, folders))
-    if names not in _passed:
-        wrong, unknown = wrong_names(config, is_trained, is_elsewhere, folders)
-        for message in unknown:
-            log.warning("not imported here: %s", message)
-        raise_all(wrong, config)
-        _passed.add(names)
-
-
-def wrong_names(
-    config: BroRLConfig, is_trained: bool = True, is_elsewhere: bool = False, folders: Sequence[str] = ()
-) -> tuple[list[str], list[str]]:
-    """Return messages about names that cannot be used, and about names that this machine cannot import."""
     names = list(named_code(config, is_trained))
+    request = repr((names, is_elsewhere, folders))
+    if request in _passed:
+        return
     is_elsewhere = is_elsewhere or importlib.util.find_spec("torch") is None
     wrong: list[str] = []
-    unknown: list[str] = []
     for named, fault in zip(names, look_up(names, folders, config.rewards.environment_variables), strict=True):
-        if fault is not None:
-            messages = unknown if fault.is_open(is_elsewhere) else wrong
-            messages.append(hidden(f"{named.setting}={named.name}: {fault.words}", config))
-    return wrong, unknown
+        if fault is None:
+            continue
+        message = f"{named.setting}={named.name}: {fault.words}"
+        if fault.is_open(is_elsewhere):
+            log.warning("not imported here: %s", hidden(message, config))
+        else:
+            wrong.append(message)
+    raise_all(wrong, config)
+    _passed.add(request)
 
 
 def named_code(config: BroRLConfig, is_trained: bool) -> Iterator[NamedCode]:

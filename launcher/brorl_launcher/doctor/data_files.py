@@ -16,10 +16,10 @@ from omegaconf import OmegaConf
 from brorl_launcher.doctor.probe import answer_probe, run_probe
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check
 from nemo_brorl.config.data import SourceConfig
-from nemo_brorl.config.named_code import named_code, wrong_names
+from nemo_brorl.config.named_code import check_names, named_code
 from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.errors import BroRLError, DataError
+from nemo_brorl.core.errors import BroRLError, ConfigError, DataError
 from nemo_brorl.prompts.file_tables import first_rows
 from nemo_brorl.prompts.questions import BadRow
 from nemo_brorl.prompts.row_formats import columns_of, row_formats
@@ -54,13 +54,13 @@ def check_data(config: BroRLConfig) -> Iterator[Check]:
 
 def check_own_code(config: BroRLConfig) -> Iterator[Check]:
     """Check the functions and classes that settings name by import path. Yields nothing where they name none."""
-    wrong, unknown = wrong_names(config)
-    for message in wrong:
-        yield Check(OWN_CODE, FAIL, message)
-    for message in unknown:
-        yield Check(OWN_CODE, WARN, message)
     names = [named.name for named in named_code(config, is_trained=True)]
-    if names and not wrong and not unknown:
+    try:
+        check_names(config)
+    except ConfigError as error:
+        yield Check(OWN_CODE, FAIL, str(error))
+        return
+    if names:
         yield Check(OWN_CODE, OK, ", ".join(names))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nemo_brorl.config.load import load_config
-from nemo_brorl.config.named_code import check_names, named_code, wrong_names
+from nemo_brorl.config.named_code import check_names, named_code
 from nemo_brorl.core.errors import ConfigError
 
 MIXTURE = (
@@ -94,7 +94,7 @@ def test_a_wrong_name_is_refused(overrides: list[str], message: str, folder: Pat
 def test_names_of_the_shipped_recipes_need_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("subprocess.Popen", None)
     for recipe in ("brorl_cpu", "brorl_64gpu", "prorl_v2", "agent_cpu"):
-        assert wrong_names(load_config(recipe)) == ([], [])
+        check_names(load_config(recipe))
 
 
 def test_what_another_python_may_import_is_a_warning(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -114,13 +114,15 @@ def test_folders_of_the_job_are_searched(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "on_the_node.py").write_text("def score(payload, response): ...\n")
     config = load_config("brorl_cpu", ["data.verifier=on_the_node:score"])
-    assert wrong_names(config, folders=[str(tmp_path / "job")]) == ([], [])
-    assert len(wrong_names(config)[0]) == 1
+    check_names(config, folders=[str(tmp_path / "job")])
+    with pytest.raises(ConfigError, match="there is no module on_the_node"):
+        check_names(config)
 
 
 def test_values_of_environment_variables_are_not_shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_SECRET", "abcd-1234")
     own = "rewards.verifiers=[{name: 'own:score', params: {key: '${oc.env:MY_SECRET}'}}]"
-    ((message,), _) = wrong_names(load_config("brorl_cpu", [own]))
-    assert "${oc.env:MY_SECRET}" in message
-    assert "abcd-1234" not in message
+    with pytest.raises(ConfigError) as refusal:
+        check_names(load_config("brorl_cpu", [own]))
+    assert "${oc.env:MY_SECRET}" in str(refusal.value)
+    assert "abcd-1234" not in str(refusal.value)
