@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from brorl_graders.environments.protocol import Action, Environment, Step
     from brorl_graders.environments.registry import first_messages, make_environment
     from brorl_graders.grading import Grade, Pool, grade
+    from brorl_graders.named_code import NamedCode, look_up
     from brorl_graders.verifiers.registry import (
         check_name,
-        check_params,
         check_payload,
         endpoints_in,
         is_open,
@@ -39,6 +39,7 @@ __all__ = [
     "DataError",
     "Environment",
     "Grade",
+    "NamedCode",
     "Pool",
     "ResourceError",
     "ServiceError",
@@ -48,7 +49,6 @@ __all__ = [
     "answers_of",
     "boxed_answers",
     "check_name",
-    "check_params",
     "check_payload",
     "endpoints_in",
     "first_messages",
@@ -56,6 +56,7 @@ __all__ = [
     "is_address",
     "is_open",
     "is_reference",
+    "look_up",
     "make_environment",
     "names_in",
     "reading_of",
@@ -74,7 +75,8 @@ _NAMES_OF_MODULES = {
     "environments.protocol": ("Action", "Environment", "Step"),
     "environments.registry": ("first_messages", "make_environment"),
     "grading": ("Grade", "Pool", "grade"),
-    "verifiers.registry": ("check_name", "check_params", "check_payload", "endpoints_in", "is_open", "names_in"),
+    "named_code": ("NamedCode", "look_up"),
+    "verifiers.registry": ("check_name", "check_payload", "endpoints_in", "is_open", "names_in"),
 }
 _MODULE_OF: dict[str, str] = {}
 for _module, _names in _NAMES_OF_MODULES.items():

@@ -5,6 +5,7 @@ All checks pass before anything is written. The cheapest ones come first.
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,7 @@ from brorl_launcher.planner.proposals import advice_to_fit
 from brorl_launcher.site import Site, load_site, seconds_of
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.model_rules import check_model_rules
+from nemo_brorl.config.named_code import check_names
 from nemo_brorl.config.same_run import check_same_run
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError, ModelError, ResourceError
@@ -80,6 +82,7 @@ def render_for_cloud(request: JobRequest, kind: str, volume: str | None) -> str:
     """
     config = load_config(request.config_name, request.overrides, request.config_path)
     site = load_site(request.site_name, request.site_settings)
+    check_names(config, is_elsewhere=True)
     job = cloud_job(config, site, volume)
     if request.with_plan:
         for note in check_plan(config, site, request):
@@ -134,6 +137,8 @@ def read_job(request: JobRequest) -> JobPlan:
         check_model_rules(config)
     check_same_run(config)
     interpreter = site.python or (None if site.container else sys.executable)
+    folders_of_job = [str(code_root()), *site.environment.get("PYTHONPATH", "").split(os.pathsep)]
+    check_names(config, is_elsewhere=interpreter != sys.executable, folders=folders_of_job)
     return JobPlan(folders, config, site, interpreter, Revision(None))
 
 

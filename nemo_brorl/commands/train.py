@@ -15,6 +15,7 @@ from nemo_brorl.algorithm.user_functions import check_functions
 from nemo_brorl.commands.run import run_command, sized
 from nemo_brorl.commands.trackers import MetricFan
 from nemo_brorl.config.load import CommandLine
+from nemo_brorl.config.named_code import check_names
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import SAVED, StopRequest, Stopwatch, grace_s
 from nemo_brorl.core.console import Console
@@ -42,6 +43,7 @@ def train(config: BroRLConfig, line: CommandLine) -> int:
 
     The code is SAVED if a checkpoint was written and steps are left.
     """
+    check_names(config)
     check_functions(config.algorithm, config.rewards.shaping)
     find_pool(config.rollouts.prompt_pool)
     find_observers(config.trainer.observers)

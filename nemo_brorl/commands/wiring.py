@@ -10,12 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from brorl_graders import check_params, names_in
+from brorl_graders import names_in
 
 from nemo_brorl.cluster.process_placement import places_of
 from nemo_brorl.cluster.ray_cluster import RayCluster
 from nemo_brorl.cluster.ray_watch import start_limit
 from nemo_brorl.commands.run import resolve_model
+from nemo_brorl.config.named_code import check_names
 from nemo_brorl.config.rank_settings import RankSettings
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
@@ -85,7 +86,7 @@ def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
     DataError, ConfigError for a verifier of the user's own, and the errors of `check_verifiers`.
     """
     device.check(config.generation, RunSizes.from_config(config))
-    check_params()
+    check_names(config)
     tokenizer = load_tokenizer(model_folder)
     for _, section in config.data.sources():
         check_environment(section, tokenizer)

@@ -18,12 +18,13 @@ from typing import Any
 
 import numpy as np
 import yaml
-from brorl_graders import ENVIRONMENT, check_params, check_payload, names_in
+from brorl_graders import ENVIRONMENT, check_payload, names_in
 from brorl_graders.base.components import is_import_path
 
 from brorl_lab.store_reader import chosen_steps, responses_of, sampled_groups, sampled_prompts
 from nemo_brorl.commands.run import resolve_model
 from nemo_brorl.config.load import load_config, load_run_config
+from nemo_brorl.config.named_code import check_names
 from nemo_brorl.config.rewards import OwnVerifierConfig
 from nemo_brorl.config.schema import BroRLConfig, as_yaml
 from nemo_brorl.core.console import Console, setup_logging
@@ -187,7 +188,7 @@ def main(argv: Sequence[str]) -> int:
         trusted.rewards.verifiers.append(OwnVerifierConfig(options.verifier, dict(payload)))
         payload = {}
     configure(trusted)
-    check_params()
+    check_names(trusted, is_trained=False)
     config = with_sandbox_of(trusted, load_run_config(options.run, options.overrides), options.overrides)
     steps = chosen_steps(options.run, options.steps)
     console = Console()

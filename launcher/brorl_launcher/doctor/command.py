@@ -96,6 +96,7 @@ def examine_node(
     if ports:
         checks.append(machine.check_ports(ports))
     checks.append(model)
+    checks += data_files.check_own_code(config)
     checks += data_files.check_data(config)
     checks += data_files.check_constants(config)
     checks += sandbox.check_sandbox(config)

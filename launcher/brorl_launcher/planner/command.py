@@ -15,6 +15,7 @@ from brorl_launcher.planner.proposals import fewest_nodes, propose_layouts, reme
 from brorl_launcher.planner.tables import print_plan, print_proposals
 from brorl_launcher.planner.workload import Lengths
 from nemo_brorl.config.load import DEFAULT_CONFIG, load_config
+from nemo_brorl.config.named_code import check_names
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import USER_ERROR, ConfigError
@@ -126,6 +127,7 @@ def main(argv: Sequence[str]) -> int:
     """
     options = parse(argv)
     config = read_config(options)
+    check_names(config)
     if config.trainer.num_gpus == 0:
         return plan_on_cpu(config, options)
     return plan_on_gpus(config, options)
