@@ -34,6 +34,7 @@ from brorl_launcher.job.ray_ports import (
     interface_address,
     own_address,
 )
+from nemo_brorl.config.run_sizes import CPUS_PER_GPU
 from nemo_brorl.core.errors import USER_ERROR, ResourceError
 from nemo_brorl.core.private_folder import kernel_caches
 from nemo_brorl.core.processes import children_but, end_processes
@@ -47,6 +48,7 @@ TAIL = 15  # log lines shown
 # is too short. The second one appears on a node whose head was too slow.
 TOO_SLOW = (b"timed out during startup", b"No node info found for head node")
 START_TRIES = 4
+SMALL_ACTOR_SLOTS = 32
 # <sys/prctl.h>: orphans below this process become its children, so that all of them can be ended
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -56,17 +58,7 @@ def main(argv: Sequence[str]) -> int:
 
     0: ended on request, 1: Ray ended by itself, 2: Ray could not be started here.
     """
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gpus", type=int, required=True)
-    parser.add_argument("--join", metavar="HOST:PORT", help="the head's address; without it this is the head")
-    parser.add_argument(
-        "--peer", default="", help="another node of the job: the head's address is the one it has on the way there"
-    )
-    parser.add_argument("--interface", default="", help="network interface whose address is taken instead")
-    parser.add_argument("--ports", type=int, default=20000, help=f"first of {NUM_PORTS} ports")
-    parser.add_argument("--object-store-gb", type=float, default=0.0, help="0: Ray's default")
-    parser.add_argument("--logs", type=Path, default=Path())
-    options = parser.parse_args(argv)
+    options = parser().parse_args(argv)
     try:
         folder = session_folder()
         os.environ.update(kernel_caches())  # inherited by Ray and its actors
@@ -79,6 +71,22 @@ def main(argv: Sequence[str]) -> int:
         send_event(f"up head {address}")
     with RayNode(node_name(), options.logs, folder) as node:
         return node.run(ray_command(options, address, ports, folder), options.join)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of this job step's command line."""
+    made = argparse.ArgumentParser(description=__doc__)
+    made.add_argument("--gpus", type=int, required=True)
+    made.add_argument("--join", metavar="HOST:PORT", help="the head's address; without it this is the head")
+    made.add_argument(
+        "--peer", default="", help="another node of the job: the head's address is the one it has on the way there"
+    )
+    made.add_argument("--interface", default="", help="network interface whose address is taken instead")
+    made.add_argument("--ports", type=int, default=20000, help=f"first of {NUM_PORTS} ports")
+    made.add_argument("--object-store-gb", type=float, default=0.0, help="0: Ray's default")
+    made.add_argument("--slots", type=int, default=0, help="Ray's CPU slots; 0: by the number of GPUs")
+    made.add_argument("--logs", type=Path, default=Path())
+    return made
 
 
 def session_folder() -> Path:
@@ -131,13 +139,20 @@ def ray_command(
         f"--node-ip-address={address}",
     ]
     command += [f"--temp-dir={folder}", f"--num-gpus={options.gpus}", *ports.options()]
-    if "SLURM_CPUS_ON_NODE" in os.environ:
-        command.append(f"--num-cpus={os.environ['SLURM_CPUS_ON_NODE']}")
+    command.append(f"--num-cpus={options.slots or cpu_slots(options.gpus)}")
     if options.object_store_gb:
         command.append(f"--object-store-memory={int(options.object_store_gb * 1e9)}")
     if options.join is None:
         return [*command, "--head", "--include-dashboard=false", *ports.head_options()]
     return [*command, f"--address={options.join}"]
+
+
+def cpu_slots(num_gpus: int) -> int:
+    """Return the number of Ray's CPU slots on a node: those of the bundles of its GPUs, and 32 more.
+
+    A slot is room for actors, not a core. A verifier, and on CPU a rank or an engine, takes a tenth of a slot.
+    """
+    return CPUS_PER_GPU * num_gpus + SMALL_ACTOR_SLOTS
 
 
 class RayNode:
