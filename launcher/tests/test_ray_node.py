@@ -3,6 +3,7 @@ else could have put compiled kernels."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -141,15 +142,15 @@ def test_ray_knows_every_limit_that_a_job_sets() -> None:
     assert [name for name in names if name.encode() not in raylet] == []
 
 
-def ray_command(*arguments: str) -> list[str]:
-    options = ray_node.parser().parse_args(arguments)
+def ray_command(gpus: int, slots: int = 0) -> list[str]:
+    options = argparse.Namespace(gpus=gpus, slots=slots, object_store_gb=0.0, join=None)
     return ray_node.ray_command(options, "10.0.0.1", RayPorts(20000), Path("/tmp/session"))
 
 
 def test_a_node_has_slots_for_its_gpus_and_verifiers_whatever_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_CPUS_ON_NODE", "224")
-    assert "--num-cpus=48" in ray_command("--gpus", "8")  # 2 * 8 + 32
-    assert "--num-cpus=32" in ray_command("--gpus", "0")
-    assert "--num-cpus=100" in ray_command("--gpus", "8", "--slots", "100")
+    assert "--num-cpus=48" in ray_command(8)  # 2 * 8 + 32
+    assert "--num-cpus=32" in ray_command(0)
+    assert "--num-cpus=100" in ray_command(8, slots=100)
     workers = load_config("brorl_64gpu").rewards.num_workers
     assert ray_node.cpu_slots(8) >= 8 * CPUS_PER_GPU + 20 * workers * CPUS_PER_WORKER

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 import pytest
 from brorl_launcher.planner.evidence import PAPER_STEP_S, never_run, paper_step_s
@@ -120,7 +119,7 @@ def test_a_longer_validation_takes_longer() -> None:
 
 
 def test_the_papers_step_stands_beside_the_plan_of_the_papers_run_and_no_other() -> None:
-    assert PAPER_STEP_S == pytest.approx(3384, abs=1)  # 393.9 h, 419 steps
+    assert pytest.approx(3384, abs=1) == PAPER_STEP_S  # 393.9 h, 419 steps
     shown = {name for name in EXPECTED if paper_step_s(plan_of(name)) is not None}
     assert shown == {"brorl", "brorl_64gpu", "brorl_five_domains", "brorl_on_plateau"}
     assert "the paper's step took 3,384 s" in evidence(plan_of("brorl_64gpu"))[0]

@@ -12,12 +12,9 @@ from typing import Any
 
 VERSION = "2.60.0"
 
-_SYSTEM_CONFIG: dict[str, Any] = {
-    # Actor calls that Ray's control store remembers for its own tools, some KiB each. Ray's default is 100,000.
-    "task_events_max_num_task_in_gcs": 1000,
-    # By default Ray starts a Python process for each core before it answers: 48 s for 24 cores on two busy ones.
-    "prestart_worker_first_driver": False,
-}
+# Actor calls that Ray's control store remembers for its own tools, some KiB each (Ray's default: 100,000), and whether
+# Ray starts a process for each core before it answers, which took 48 s for 24 cores on two busy ones.
+_SYSTEM_CONFIG = {"task_events_max_num_task_in_gcs": 1000, "prestart_worker_first_driver": False}
 # Words of the errors that Ray raises when its raylet takes longer than its fixed 30 seconds, or one of its processes
 # ends. These errors have no class of their own.
 _LOST_AT_START = ("node timed out during startup", "Failed to start GCS")

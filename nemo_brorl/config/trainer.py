@@ -59,8 +59,8 @@ class TrainerConfig:
     )
     stall_timeout_s: float | None = setting(
         None,
-        "seconds without progress, once started, after which the run ends; a chunk's scoring and a checkpoint's writing "
-        "must take less; null: never",
+        "seconds without progress, once started, after which the run ends; the scoring of a chunk and the writing of "
+        "a checkpoint must take less; null: never",
         above=0,
         may_change=True,
     )

@@ -58,7 +58,18 @@ def main(argv: Sequence[str]) -> int:
 
     0: ended on request, 1: Ray ended by itself, 2: Ray could not be started here.
     """
-    options = parser().parse_args(argv)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gpus", type=int, required=True)
+    parser.add_argument("--join", metavar="HOST:PORT", help="the head's address; without it this is the head")
+    parser.add_argument(
+        "--peer", default="", help="another node of the job: the head's address is the one it has on the way there"
+    )
+    parser.add_argument("--interface", default="", help="network interface whose address is taken instead")
+    parser.add_argument("--ports", type=int, default=20000, help=f"first of {NUM_PORTS} ports")
+    parser.add_argument("--object-store-gb", type=float, default=0.0, help="0: Ray's default")
+    parser.add_argument("--slots", type=int, default=0, help="Ray's CPU slots; 0: by the number of GPUs")
+    parser.add_argument("--logs", type=Path, default=Path())
+    options = parser.parse_args(argv)
     try:
         folder = session_folder()
         os.environ.update(kernel_caches())  # inherited by Ray and its actors
@@ -71,22 +82,6 @@ def main(argv: Sequence[str]) -> int:
         send_event(f"up head {address}")
     with RayNode(node_name(), options.logs, folder) as node:
         return node.run(ray_command(options, address, ports, folder), options.join)
-
-
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of this job step's command line."""
-    made = argparse.ArgumentParser(description=__doc__)
-    made.add_argument("--gpus", type=int, required=True)
-    made.add_argument("--join", metavar="HOST:PORT", help="the head's address; without it this is the head")
-    made.add_argument(
-        "--peer", default="", help="another node of the job: the head's address is the one it has on the way there"
-    )
-    made.add_argument("--interface", default="", help="network interface whose address is taken instead")
-    made.add_argument("--ports", type=int, default=20000, help=f"first of {NUM_PORTS} ports")
-    made.add_argument("--object-store-gb", type=float, default=0.0, help="0: Ray's default")
-    made.add_argument("--slots", type=int, default=0, help="Ray's CPU slots; 0: by the number of GPUs")
-    made.add_argument("--logs", type=Path, default=Path())
-    return made
 
 
 def session_folder() -> Path:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from brorl_launcher.planner.known_models import SHAPES
 from brorl_launcher.planner.plan import Plan
 
-# arXiv 2510.01180: 393.9 hours for the 419 steps of its longest BroRL run, on 64 H100s
+# arXiv 2510.01180: 393.9 hours for the 419 steps of its longest BroRL run, on 64 H100s. The run: layers and hidden size
+# of the model, rollouts of a prompt, prompts of a step, longest response, GPUs.
 PAPER_STEP_S = 393.9 * 3600 / 419
-PAPER_MODEL = SHAPES["deepseek-r1-distill-qwen-1.5b"]
+PAPER_RUN = (28, 1536, 512, 128, 14336, 64)
 
 
 def paper_step_s(plan: Plan) -> float | None:
     """Return the seconds that BroRL's paper reports for a step, or None if the plan is not of the paper's run."""
-    work, shape = plan.work, plan.shape
-    is_same_model = (shape.num_layers, shape.hidden_size) == (PAPER_MODEL.num_layers, PAPER_MODEL.hidden_size)
-    is_same_step = (work.num_per_prompt, work.prompts, work.response_limit) == (512, 128, 14336)
-    if is_same_model and is_same_step and plan.hardware.num_devices == 64:
-        return PAPER_STEP_S
-    return None
+    work = plan.work
+    size = (plan.shape.num_layers, plan.shape.hidden_size, work.num_per_prompt, work.prompts, work.response_limit)
+    return PAPER_STEP_S if (*size, plan.hardware.num_devices) == PAPER_RUN else None
 
 
 def never_run(plan: Plan) -> list[str]:

@@ -242,7 +242,7 @@ def step_time(
     micro: MicroBatches,
     engine: EnginePlan,
 ) -> StepTime:
-    """Return the estimated time of a typical training step, with its share of the time of validations and checkpoints."""
+    """Return the estimated time of a typical training step, with its share of validations and checkpoints."""
     generation = generation_time(config, shape, hardware, work, engine, engines.num)
     sampling = generation.prefill_s + generation.decode_s
     sampling_note = (

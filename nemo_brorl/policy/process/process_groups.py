@@ -17,7 +17,7 @@ from nemo_brorl.weights.shares import RankGroups
 
 # Ranks import and come at their own pace. `trainer.start_timeout_s` limits the start as a whole.
 STORE_TIMEOUT = timedelta(minutes=30)
-# Longest wait of a rank for its peers in a collective, after which the rank ends. No work of one rank alone takes as long.
+# Longest wait of a rank for its peers in a collective. No work of one rank alone takes as long.
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 
 
