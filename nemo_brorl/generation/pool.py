@@ -56,8 +56,8 @@ class VllmPool:
     ) -> None:
         """Start the actors of all vLLM engines without waiting for them.
 
-        `places` assigns GPUs to engines, and is needed on machines with GPUs. `heartbeat` records the engines' work. With
-        `records_routes` the engines return which experts every token was routed to.
+        `places` assigns GPUs to engines, and is needed on machines with GPUs. `heartbeat` records the engines' work.
+        With `records_routes` the engines return which experts every token was routed to.
         """
         places = places or Places(None)
         heartbeat = heartbeat or Heartbeat()
