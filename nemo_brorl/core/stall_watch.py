@@ -217,6 +217,7 @@ class StallWatch:
 
     def mark_started(self) -> None:
         """Lift the time limit for the start of a run, once engines, policy and verifiers are ready."""
+        self.heartbeat.beat()  # the silence of the start is no stall
         self.start_timeout_s = None
 
     def _start_is_late(self, standing: Standing) -> bool:

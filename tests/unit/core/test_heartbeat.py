@@ -152,7 +152,8 @@ def test_a_start_in_silence_is_not_a_stall_and_the_same_silence_later_is(clock: 
     watch.look()
     heartbeat.check()
     watch.mark_started()
-    heartbeat.beat()
+    watch.look()
+    heartbeat.check()
     clock.now += 900
     watch.look()
     with pytest.raises(StallError, match="trainer.stall_timeout_s=900 s"):
