@@ -71,6 +71,8 @@ def test_a_recipe_loses_little_when_a_process_fails_or_hangs(name: str) -> None:
     chosen = {size.setting: size.value for size in plan.sizes}["trainer.start_timeout_s"]
     assert (trainer.save_interval, trainer.stall_timeout_s, trainer.start_timeout_s, chosen) == EXPECTED[name]
     assert (trainer.save_interval == 1) == (plan.time.seconds > LONG_STEP_S)
+    # All responses of a chunk may take as long as a response may be scored.
+    assert config.rollouts.chunk_size * config.rewards.timeout_s < trainer.stall_timeout_s
     # What hangs is replaced, or ends with an error of its own, before the run is given up.
     assert config.generation.timeout_s < trainer.stall_timeout_s
     assert COLLECTIVE_TIMEOUT.total_seconds() == 600 < trainer.stall_timeout_s
