@@ -133,8 +133,7 @@ def start_actors(
         sizes = RunSizes.from_config(config)
         places = places_of(sizes)
         stack.callback(places.close)
-        timeline = heartbeat.timeline if heartbeat is not None else None
-        generator = VllmPool(config.generation, sizes, model_folder, places, timeline, config.policy.moe.router_replay)
+        generator = VllmPool(config.generation, sizes, model_folder, places, heartbeat, config.policy.moe.router_replay)
         stack.callback(generator.close)
         policy = None
         if with_policy:
@@ -186,7 +185,7 @@ def ready_actors(
     watch = Stopwatch()
     starting = start_actors(config, model_folder, verifiers, watch, with_policy=with_policy, with_answers=with_answers)
     with contextlib.ExitStack() as stack:
-        with start_limit(config.trainer.start_timeout_s):
+        with start_limit(RunSizes.from_config(config).start_timeout_s):
             actors = stack.enter_context(starting)
             wait_ready(actors, watch)
         yield actors
@@ -297,7 +296,7 @@ def policy_alone(
         config = replace(config, algorithm=algorithm)
     model_folder = resolve_model(config)
     with contextlib.ExitStack() as stack:
-        with start_limit(config.trainer.start_timeout_s):
+        with start_limit(RunSizes.from_config(config).start_timeout_s):
             stack.enter_context(RayCluster(config.trainer))
             places = places_of(RunSizes.from_config(config))
             stack.callback(places.close)

@@ -26,6 +26,7 @@ from nemo_brorl.commands.run import resolve_model
 from nemo_brorl.config.load import load_config, load_run_config
 from nemo_brorl.config.named_code import check_names
 from nemo_brorl.config.rewards import OwnVerifierConfig
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig, as_yaml
 from nemo_brorl.core.console import Console, setup_logging
 from nemo_brorl.core.errors import ConfigError, DataError, NotAllowedError
@@ -218,7 +219,7 @@ def verifier_alone(config: BroRLConfig, verifiers: Sequence[str]) -> Iterator[tu
     prepare_sandbox(config.rewards, verifiers)
     one_machine = replace(config.trainer, num_nodes=1, gpus_per_node=0)
     with contextlib.ExitStack() as stack:
-        with start_limit(config.trainer.start_timeout_s):
+        with start_limit(RunSizes.from_config(config).start_timeout_s):
             stack.enter_context(RayCluster(one_machine))
             pool = VerifierPool(config.rewards, model_folder, verifiers)
             stack.callback(pool.close)

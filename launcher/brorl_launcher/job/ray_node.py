@@ -34,6 +34,7 @@ from brorl_launcher.job.ray_ports import (
     interface_address,
     own_address,
 )
+from nemo_brorl.config.run_sizes import CPUS_PER_GPU
 from nemo_brorl.core.errors import USER_ERROR, ResourceError
 from nemo_brorl.core.private_folder import kernel_caches
 from nemo_brorl.core.processes import children_but, end_processes
@@ -47,6 +48,7 @@ TAIL = 15  # log lines shown
 # is too short. The second one appears on a node whose head was too slow.
 TOO_SLOW = (b"timed out during startup", b"No node info found for head node")
 START_TRIES = 4
+SMALL_ACTOR_SLOTS = 32
 # <sys/prctl.h>: orphans below this process become its children, so that all of them can be ended
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -65,6 +67,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--interface", default="", help="network interface whose address is taken instead")
     parser.add_argument("--ports", type=int, default=20000, help=f"first of {NUM_PORTS} ports")
     parser.add_argument("--object-store-gb", type=float, default=0.0, help="0: Ray's default")
+    parser.add_argument("--slots", type=int, default=0, help="Ray's CPU slots; 0: by the number of GPUs")
     parser.add_argument("--logs", type=Path, default=Path())
     options = parser.parse_args(argv)
     try:
@@ -131,13 +134,20 @@ def ray_command(
         f"--node-ip-address={address}",
     ]
     command += [f"--temp-dir={folder}", f"--num-gpus={options.gpus}", *ports.options()]
-    if "SLURM_CPUS_ON_NODE" in os.environ:
-        command.append(f"--num-cpus={os.environ['SLURM_CPUS_ON_NODE']}")
+    command.append(f"--num-cpus={options.slots or cpu_slots(options.gpus)}")
     if options.object_store_gb:
         command.append(f"--object-store-memory={int(options.object_store_gb * 1e9)}")
     if options.join is None:
         return [*command, "--head", "--include-dashboard=false", *ports.head_options()]
     return [*command, f"--address={options.join}"]
+
+
+def cpu_slots(num_gpus: int) -> int:
+    """Return the number of Ray's CPU slots on a node: those of the bundles of its GPUs, and 32 more.
+
+    A slot is room for actors, not a core. A verifier, and on CPU a rank or an engine, takes a tenth of a slot.
+    """
+    return CPUS_PER_GPU * num_gpus + SMALL_ACTOR_SLOTS
 
 
 class RayNode:
