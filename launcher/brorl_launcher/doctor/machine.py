@@ -27,7 +27,7 @@ from nemo_brorl.core.machine import GIB, available_gib, this_machine
 from nemo_brorl.core.model_shape import ModelShape, num_parameters
 from nemo_brorl.core.private_folder import kernel_caches
 
-PYTHONS = ((3, 11), (3, 12))
+PYTHONS = ((3, 11), (3, 12), (3, 13))
 CHECKPOINT_BYTES = 18  # bytes a parameter: weights, fp32 master weights, two moments, the reference
 EXPORT_BYTES = 4  # bytes a parameter in a Hugging Face folder
 TMP_GIB = 2.0  # size of Ray's session: logs, sockets
@@ -45,7 +45,7 @@ def check_python() -> Check:
     found = f"{platform.python_version()}, {platform.system()} {platform.machine()}"
     if sys.version_info[:2] in PYTHONS:
         return Check("python", OK, found)
-    return Check("python", FAIL, found, "use Python 3.11 or 3.12: scripts/install.sh makes an environment")
+    return Check("python", FAIL, found, "use Python 3.11 to 3.13: scripts/install.sh makes an environment")
 
 
 def check_compiler() -> Check:
