@@ -38,7 +38,8 @@ class ComparisonRules:
 
     is_exact: bool = False  # True: printed text must be identical; False: line by line, any white space
     is_any_order: bool = False  # True: lines, or the items of a returned list, may come in any order
-    tolerance: float = 1e-6  # absolute and relative tolerance of numbers with a decimal point; 0: none
+    # Relative tolerance of numbers with a decimal point, and absolute one of printed numbers and of 0; 0: none
+    tolerance: float = 1e-6
 
 
 @dataclass(frozen=True)
