@@ -70,7 +70,7 @@ KEYS = (
     ),
     Key(
         "float_tolerance",
-        "relative tolerance, if the expected number has a decimal point; printed numbers and 0 have it absolute too; 0: none",
+        "relative (if printed, also absolute) tolerance, if the expected number has a decimal point; 0: none",
         (),
         "1e-6",
     ),
