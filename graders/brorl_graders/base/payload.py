@@ -70,11 +70,14 @@ def reference_text(payload: Payload) -> str | None:
 
 
 def score_and_reason(scored: Scored) -> tuple[float, str]:
-    """Return score and reason of a verifier's result. The reason is "" where the verifier returns a score alone."""
-    if isinstance(scored, tuple):
-        score, reason = scored
-        return float(score), str(reason)
-    return float(scored), ""
+    """Return score and reason of a verifier's result. The reason is "" where the verifier returns a score alone.
+
+    Raises TypeError or ValueError when the score is no number. A text is none.
+    """
+    score, reason = scored if isinstance(scored, tuple) else (scored, "")
+    if isinstance(score, str):
+        raise TypeError(f"the score is the text {score!r:.50}")
+    return float(score), str(reason)
 
 
 def is_blank(text: str) -> bool:

@@ -23,7 +23,6 @@ import json
 import os
 import re
 import textwrap
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
@@ -71,7 +70,7 @@ KEYS = (
     ),
     Key(
         "float_tolerance",
-        "absolute and relative tolerance, if the expected number has a decimal point; 0: no tolerance",
+        "relative (if printed, also absolute) tolerance, if the expected number has a decimal point; 0: none",
         (),
         "1e-6",
     ),
@@ -323,11 +322,12 @@ class Runner:
 
         Tests that the deadline leaves no time for fail. `is_shared`: tests of the same kind share one process.
         """
-        ends_at = time.monotonic() + seconds
+        clock = self.sandbox.clock
+        ends_at = clock.seconds() + seconds
         num_together = len(tests) if is_shared else 1
         num_done = 0
         while num_done < len(tests):
-            seconds_left = ends_at - time.monotonic()
+            seconds_left = ends_at - clock.seconds()
             if seconds_left <= 0:
                 yield from [False] * (len(tests) - num_done)
                 return
