@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 from brorl_graders.base.errors import DataError
 
 MAX_LINE = 1 << 24  # largest line of a file of JSON lines, in bytes
-CACHED = "models--"  # folders of the hub's cache, whose snapshots link to files beside them
+CACHED = ("models--", "datasets--")  # folders of the hub's cache, whose `snapshots` link to files beside them
 
 _BRACKETS = bytes.maketrans(b"[{]}", b"(())")
 _OTHERS = bytes(set(range(256)) - set(b"[{]}"))
@@ -113,8 +113,9 @@ def _target(path: Path) -> Path:
     folder = Path(os.path.realpath(path.parent))
     target = Path(os.path.realpath(path))
     for parent in folder.parents:
-        if parent.name.startswith(CACHED):
+        if parent.name.startswith(CACHED) and folder.is_relative_to(parent / "snapshots"):
             folder = parent
+            break
     if not target.is_relative_to(folder):
         raise RecordError(path, f"it is a link to {target}, outside of its folder. Put a copy or a hard link there")
     return target
