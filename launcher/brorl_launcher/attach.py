@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from brorl_graders.base.foreign import SMALL, VAST, open_record, record_text
+
 from brorl_launcher import slurm
 from brorl_launcher.command_line import command_parser
 from brorl_launcher.find_run import Target, find_target, newest_log
@@ -141,7 +143,7 @@ def has_container(target: Target) -> bool:
     script = target.run / "launch" / "job.sbatch"
     if not script.is_file():
         return False
-    return re.search(r"^export BRORL_CONTAINER=\S", script.read_text("utf-8"), re.MULTILINE) is not None
+    return re.search(r"^export BRORL_CONTAINER=\S", record_text(script, SMALL), re.MULTILINE) is not None
 
 
 def show_node_logs(
@@ -228,7 +230,7 @@ def read_appended_text(
     A truncated file is read again from its start. `poll_s`: seconds between reads, `ask_s`: seconds between calls of
     `goes_on`.
     """
-    with path.open("rb") as file:
+    with open_record(path, VAST) as file:
         file.seek(0, 2)
         asked_at = time.monotonic()
         while True:
@@ -250,7 +252,7 @@ def read_appended_text(
 
 def last_lines(path: Path, number: int) -> list[str]:
     """Return the last `number` lines of a file, reading it from its end."""
-    with path.open("rb") as file:
+    with open_record(path, VAST) as file:
         position = file.seek(0, 2)
         tail = b""
         while position > 0 and tail.count(b"\n") <= number:

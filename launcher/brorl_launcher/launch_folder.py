@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from brorl_graders.base.foreign import LARGE, SMALL, read_json, record_lines
+
 from nemo_brorl.core.files import MALFORMED
 
 
@@ -59,9 +61,9 @@ def read_jobs(path: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     if not path.is_file():
         return rows
-    for line in path.read_bytes().splitlines():
+    for line in record_lines(path, LARGE):
         try:
-            row = json.loads(line)
+            row = read_json(line, most_bytes=SMALL)
         except MALFORMED:
             continue
         if _is_job(row):

@@ -12,12 +12,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from brorl_graders.base.foreign import RecordError
+
 from brorl_launcher.command_line import command_parser
 from brorl_launcher.run_state import PACE_STEPS, HeartbeatFile, Row, last_rows, read_run
 from brorl_launcher.status import OLD_S, format_duration
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.core.recorded_yaml import RecordError, read_record, setting_of
+from nemo_brorl.core.recorded_yaml import read_record, setting_of
 from nemo_brorl.core.step_time import step_seconds
 
 SIGNS = ("config.yaml", "metrics.jsonl", "heartbeat.json")  # two of these make a run folder

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from brorl_graders.base.foreign import VAST, open_record
+
 from brorl_launcher import slurm
 from brorl_launcher.command_line import command_parser
 from brorl_launcher.find_run import Target, find_target, newest_log
@@ -263,10 +265,10 @@ def format_duration(seconds: float) -> str:
 
 def last_line(path: Path) -> str:
     """Return the last line of a log that is not empty."""
-    with path.open("rb") as file:
+    with open_record(path, VAST) as file:
         size = file.seek(0, 2)
         file.seek(max(size - 4096, 0))
-        end = file.read().decode("utf-8", errors="replace").rstrip()
+        end = file.read(4096).decode("utf-8", errors="replace").rstrip()
     return end.splitlines()[-1].strip() if end else "(empty)"
 
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import yaml
 from brorl_graders.base.environment_values import as_written, hidden, literal
+from brorl_graders.base.foreign import RecordError
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -40,7 +41,7 @@ from nemo_brorl.config.schema import BroRLConfig, groups, settings
 from nemo_brorl.config.trackers import LOGGER_KEYS, ExpManagerConfig, with_loggers_beside
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.files import MALFORMED
-from nemo_brorl.core.recorded_yaml import RecordError, read_record
+from nemo_brorl.core.recorded_yaml import read_record
 
 DEFAULT_CONFIG = "brorl_cpu"
 SCHEMA_NAME = "brorl_schema"  # name of the schema in the `defaults` list of a YAML

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from brorl_graders.base.foreign import open_record, record_object
+from brorl_graders.base.foreign import VAST, open_record, record_object
 
 from nemo_brorl.core.errors import ModelError
 
 MAX_JSON = 1 << 29  # largest JSON file, in bytes; a tokenizer may have tens of MiB
-MAX_WEIGHTS = 1 << 42  # largest file of weights, in bytes
 
 
 def local_model(model: str) -> Path | None:
@@ -43,7 +42,7 @@ def model_object(path: Path) -> dict[str, Any]:
 def check_weights(path: Path) -> None:
     """Raise ModelError unless a file of weights is a regular file inside its model folder."""
     try:
-        open_record(path, MAX_WEIGHTS).close()
+        open_record(path, VAST).close()
     except (OSError, ValueError) as error:
         raise as_model_error(path, error) from error
 

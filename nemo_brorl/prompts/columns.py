@@ -7,12 +7,12 @@ follows its last `####` or "answer is". `PATH?` may be missing.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from brorl_graders import boxed_answers
+from brorl_graders.base.foreign import DIGITS, LARGE, read_json
 
 ABSENT = object()
 MAX_FINAL = 200  # longest final answer in characters; longer text is prose
@@ -80,8 +80,8 @@ def _bare(path: str) -> str:
 
 def _as_json(text: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return read_json(text, digits=DIGITS, most_bytes=LARGE)
+    except ValueError:
         return ABSENT
 
 

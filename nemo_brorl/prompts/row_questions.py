@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from brorl_graders import check_payload
+from brorl_graders.base.foreign import DIGITS, MalformedError, check_json
 
 from nemo_brorl.core.errors import BroRLError, DataError, NotAllowedError
+from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.prompts.columns import ABSENT, is_optional, shown, value_at
 from nemo_brorl.prompts.questions import BadRow, Question
 from nemo_brorl.prompts.row_formats import RowFormat
@@ -48,7 +50,7 @@ def question_of(
         payload = {**options, "question": text, **_payload(row, layout)}
         verifier = _name(row, layout.verifier_path) or layout.verifier
         # Verifiers are other processes. Values that JSON cannot represent must be found here, not in the first step.
-        json.dumps(payload)
+        check_json(json.dumps(payload).encode(), digits=DIGITS)
         check_payload(verifier, payload)
         return Question(
             task=_name(row, layout.task_path) or task,
@@ -59,9 +61,11 @@ def question_of(
         )
     except NotAllowedError as error:
         return BadRow(str(error), is_refused=True)
-    # TypeError: a value that JSON cannot represent.
-    except (BroRLError, TypeError) as error:
+    except (BroRLError, MalformedError) as error:
         return BadRow(str(error))
+    # A value that JSON cannot represent, that is nested without end, or that a verifier's check does not expect.
+    except MALFORMED as error:
+        return BadRow(f"{type(error).__name__}: {error}")
 
 
 def _layout_of(row: Fields, formats: Sequence[RowFormat]) -> RowFormat | BadRow:

@@ -21,6 +21,10 @@ from typing import Any, BinaryIO
 
 from brorl_graders.base.errors import DataError
 
+DIGITS = 4300  # longest number of data that a user names: Python reads no longer one
+SMALL = 1 << 20  # largest size, in bytes, of a record such as a heartbeat
+LARGE = 1 << 26  # largest size of a record that is in memory as a whole, such as an evaluation
+VAST = 1 << 42  # largest size of a file that is read in parts, such as weights
 MAX_LINE = 1 << 24  # largest line of a file of JSON lines, in bytes
 CACHED = ("models--", "datasets--")  # folders of the hub's cache, whose `snapshots` link to files beside them
 
@@ -60,6 +64,12 @@ def read_json(
     if len(data) > most_bytes:
         raise MalformedError(f"it has {len(data):,} bytes, {most_bytes:,} are allowed")
     data = data.removeprefix(BOM_UTF8)
+    check_json(data, depth, digits)
+    return json.loads(data.decode("utf-8", "surrogatepass"))
+
+
+def check_json(data: bytes, depth: int = 64, digits: int = 300) -> None:
+    """Raise MalformedError if JSON is nested more deeply, or has longer numbers, than `read_json` allows."""
     long_number = re.compile(rb"(?<![0-9])[0-9]{%d}" % (digits + 1))
     is_deep = data.count(b"[") + data.count(b"{") > depth
     if is_deep or long_number.search(data):
@@ -69,7 +79,6 @@ def read_json(
             raise MalformedError(f"it is more than {depth} lists and objects deep")
         if long_number.search(outside):
             raise MalformedError(f"it has a number of more than {digits} digits")
-    return json.loads(data.decode("utf-8", "surrogatepass"))
 
 
 def _is_deeper(outside: bytes, depth: int) -> bool:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from brorl_graders.base.errors import ConfigError, ServiceError
-from brorl_graders.base.foreign import read_json, record_lines
+from brorl_graders.base.foreign import VAST, read_json, record_lines
 from brorl_graders.base.settings import Endpoint, ServiceLimits
 from brorl_graders.base.verdicts import Verdicts
 from brorl_graders.services.service_client import ServiceClient
@@ -31,7 +31,6 @@ from brorl_graders.verifiers import services
 from brorl_graders.verifiers.services import ServiceCall, shown_url
 
 FOLDER = "service_answers"  # subfolder of a run folder
-MAX_RECORD = 1 << 34  # largest file of recorded answers, in bytes
 MAX_KEPT = 300  # longest reason in memory, in characters
 
 log = logging.getLogger(__name__)
@@ -138,7 +137,7 @@ def _read_answers(path: Path) -> Iterator[tuple[bytes, KnownAnswer]]:
     Half-written lines, and those whose score no service may give, are left out with one warning.
     """
     num_left_out = 0
-    for line in record_lines(path, MAX_RECORD):
+    for line in record_lines(path, VAST):
         try:
             row = read_json(line, most_bytes=len(line))
             key = bytes.fromhex(row["key"])

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from brorl_graders.base.foreign import RecordError
 from omegaconf import OmegaConf
 
 from brorl_lab.renamed_metrics import check_metric_name
@@ -20,7 +21,6 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.config.trackers import with_loggers_beside
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.core.recorded_yaml import RecordError
 from nemo_brorl.training.records import read_metrics
 
 Rows = Sequence[Mapping[str, Any]]
