@@ -1,4 +1,4 @@
-"""Read JSON and files that others wrote, within bounds: the replies of services, and folders of runs and models.
+"""Read JSON and files that others wrote within bounds, and show their text: replies of services, folders of runs.
 
     read_json(reply, most_bytes=2**20)
     record_json(RUN / "heartbeat.json", 2**20)
@@ -14,6 +14,7 @@ import json
 import os
 import re
 import stat
+import unicodedata
 from codecs import BOM_UTF8
 from collections.abc import Iterator
 from pathlib import Path
@@ -171,3 +172,20 @@ def record_lines(path: Path, most_bytes: int) -> Iterator[bytes]:
             if len(line) > MAX_LINE:
                 raise RecordError(path, f"a line has more than {MAX_LINE:,} bytes")
             yield line
+
+
+def inert(text: str) -> str:
+    """Return untrusted text in a form that is safe to show on a terminal.
+
+    Control characters, escape sequences, marks that change the writing direction and lone surrogates are escaped. Line
+    breaks and tabs stay.
+    """
+    if all(line.isprintable() for line in text.split("\n")):
+        return text
+    shown = []
+    for character in text:
+        is_strange = unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+        if is_strange and character not in "\n\t":
+            character = character.encode("unicode_escape").decode("ascii")
+        shown.append(character)
+    return "".join(shown)

@@ -34,6 +34,7 @@ from brorl_launcher.job.ray_ports import (
     interface_address,
     own_address,
 )
+from nemo_brorl.core.console import write_error, write_out
 from nemo_brorl.core.errors import USER_ERROR, ResourceError
 from nemo_brorl.core.private_folder import kernel_caches
 from nemo_brorl.core.processes import children_but, end_processes
@@ -190,8 +191,7 @@ class RayNode:
             is_slow = any(text in said for text in TOO_SLOW)
             if not is_slow or number == START_TRIES:
                 break
-            sys.stderr.write(f"{self.name}: Ray did not start within its own 30 s (try {number} of {START_TRIES})\n")
-            sys.stderr.flush()
+            write_error(f"{self.name}: Ray did not start within its own 30 s (try {number} of {START_TRIES})\n")
             self._clear()
         send_event(f"dead {self.name} Ray ended by itself with exit code {code}")
         self._show_logs()
@@ -252,11 +252,10 @@ class RayNode:
             kept / "gcs_server.out",
         ):
             if path.is_file() and (lines := path.read_text(errors="replace").splitlines()):
-                sys.stderr.write(
+                write_error(
                     f"{self.name}: last lines of {path}:\n"
                     + "".join(f"{self.name}:   {line}\n" for line in lines[-TAIL:])
                 )
-        sys.stderr.flush()
 
 
 def node_name() -> str:
@@ -266,8 +265,7 @@ def node_name() -> str:
 
 def send_event(event: str) -> None:
     """Print an event to standard output, which is the Slurm job's queue of events."""
-    sys.stdout.write(event + "\n")
-    sys.stdout.flush()
+    write_out(event + "\n")
 
 
 def report_start_failure(reason: str) -> int:
