@@ -154,7 +154,7 @@ class RayCluster:
         """
 
         def start() -> None:
-            with self._watched(before), self._marking(), self._one_heap():
+            with self._watched(before), self._marking(), self._one_heap(), ray_adapter.without_monitor():
                 ray.init(**self._options())
 
         if self._is_ours:

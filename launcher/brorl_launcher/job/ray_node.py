@@ -137,7 +137,7 @@ def ray_command(
     if options.object_store_gb:
         command.append(f"--object-store-memory={int(options.object_store_gb * 1e9)}")
     if options.join is None:
-        return [*command, "--head", "--include-dashboard=false", *ports.head_options()]
+        return [*command, "--head", "--include-dashboard=false", "--no-monitor", *ports.head_options()]
     return [*command, f"--address={options.join}"]
 
 
