@@ -30,6 +30,7 @@ from nemo_brorl.config.model_rules import check_model_rules
 from nemo_brorl.config.named_code import check_names
 from nemo_brorl.config.same_run import check_same_run
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.console import write_error, write_out
 from nemo_brorl.core.errors import ConfigError, ModelError, ResourceError
 
 EXAMPLES = """examples:
@@ -63,15 +64,15 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_intermixed_args(list(argv))
     request = read_request("render", argv, options)
     if options.to != "slurm":
-        sys.stdout.write(render_for_cloud(request, options.to, options.volume))
+        write_out(render_for_cloud(request, options.to, options.volume))
         return 0
     prepared = make_job(request, is_dry=options.dry_run)
     if options.dry_run:
-        sys.stdout.write(prepared.script)
+        write_out(prepared.script)
     else:
         folders = prepared.job.folders
-        sys.stdout.write(f"{folders.script}\n")
-        sys.stderr.write(f"submit it: brorl submit --again {folders.run}\n")
+        write_out(f"{folders.script}\n")
+        write_error(f"submit it: brorl submit --again {folders.run}\n")
     return 0
 
 
@@ -86,7 +87,7 @@ def render_for_cloud(request: JobRequest, kind: str, volume: str | None) -> str:
     job = cloud_job(config, site, volume)
     if request.with_plan:
         for note in check_plan(config, site, request):
-            sys.stderr.write(f"note: {note}\n")
+            write_error(f"note: {note}\n")
     return render_cloud_job(job, kind)
 
 
@@ -101,7 +102,7 @@ def make_job(request: JobRequest, is_dry: bool) -> PreparedJob:
     with CodeSnapshot(code_root(), leave_out=job.folders.run) as code:
         prepared = check_job(job, code, request)
         for note in prepared.notes:
-            sys.stderr.write(f"note: {note}\n")
+            write_error(f"note: {note}\n")
         if not is_dry:
             command = shell_command(request.arguments, Path.cwd())
             freeze(job.folders, job.config, code, prepared.script, command)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from brorl_launcher.job_script import CHAIN_VARIABLE
 from brorl_launcher.launch_folder import Folders, record_job
 from brorl_launcher.render import make_job
 from brorl_launcher.run_state import read_run
+from nemo_brorl.core.console import write_out
 from nemo_brorl.core.errors import ConfigError, ResourceError
 
 MAX_CHAIN = 100
@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
     else:
         folders, arguments = _written_job(options, parser), tuple(options.overrides)
     ids = submit_chain(folders, options.chain, arguments)
-    sys.stdout.write(next_commands(folders, ids))
+    write_out(next_commands(folders, ids))
     return 0
 
 

@@ -7,6 +7,8 @@ version.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,23 @@ def system_options(sessions: Path | None) -> dict[str, Any]:
     if sessions is not None:
         options["_temp_dir"] = str(sessions)
     return options
+
+
+@contextlib.contextmanager
+def without_monitor() -> Iterator[None]:
+    """Let Ray start without its autoscaler's monitor, which nothing here uses.
+
+    The monitor answers requests for metrics to anybody, on all interfaces and without Ray's token. `ray start` has the
+    option --no-monitor, and `ray.init` none.
+    """
+    from ray._private.node import Node
+
+    start = Node.start_monitor
+    Node.start_monitor = lambda node: None
+    try:
+        yield
+    finally:
+        Node.start_monitor = start
 
 
 def is_lost_at_start(error: Exception) -> bool:

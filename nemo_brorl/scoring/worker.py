@@ -56,7 +56,7 @@ class VerifierWorker:
             allow(names)
         if rewards is not None:
             configure_code(rewards)
-        self.tokenizer = load_tokenizer(model_folder)
+        self.tokenizer = load_tokenizer(model_folder, is_tried=True)
         self.verifiers = tuple(verifiers)
         self.repetition_ngram = repetition_ngram
         self.with_answers = with_answers

@@ -7,11 +7,14 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from brorl_graders.base.foreign import RecordError, record_bytes
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.files import naming, share_as_usual
+from nemo_brorl.core.model_folder import MAX_JSON, model_object
 from nemo_brorl.types import TensorInfo
 from nemo_brorl.weights.buckets import cut
 
@@ -21,6 +24,7 @@ PARTIAL = ".partial"
 # Tokenizer and generation settings.
 _COMPANIONS = ("*.json", "*.txt", "*.model", "*.jinja")
 _INDEX = "model.safetensors.index.json"
+log = get_logger(__name__)
 
 
 def write_hf_folder(
@@ -86,9 +90,15 @@ def _copy_companions(
         for pattern in _COMPANIONS:
             companions += source.glob(pattern)
     for path in companions:
-        if not path.name.endswith(".safetensors.index.json"):
-            shutil.copyfile(path, folder / path.name)
-    config = json.loads((source / "config.json").read_text())
+        if path.name.endswith(".safetensors.index.json"):
+            continue
+        try:
+            content = record_bytes(path, MAX_JSON)
+        except (OSError, RecordError) as error:
+            log.warning("left out of %s: %s", folder, error)
+            continue
+        (folder / path.name).write_bytes(content)
+    config = model_object(source / "config.json")
     # Transformers before version 5 calls it `torch_dtype`.
     config.pop("torch_dtype", None)
     config["dtype"] = dtype

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from brorl_graders.base.errors import BroRLError
+from brorl_graders.base.foreign import read_json
 from brorl_graders.environments import registry, tool_calls
 from brorl_graders.environments.protocol import (
     Action,
@@ -224,9 +225,9 @@ def read_outcome(raw: bytes) -> tuple[int, EpisodeOutcome]:
     outcome.
     """
     try:
-        number, messages, *rest = json.loads(raw)
+        number, messages, *rest = read_json(raw, most_bytes=MAX_REPLY)
         outcome = EpisodeOutcome(tuple(messages), *rest)
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError) as error:
         raise ChildReplyError("its reply is no outcome") from error
     if type(number) is not int or not _is_outcome(outcome):
         raise ChildReplyError("its reply is no outcome")

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from brorl_lab.store_reader import read_table
 from nemo_brorl.algorithm.pass_at_k import share_within
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.files import MALFORMED
@@ -97,8 +97,8 @@ class StoreTables:
 
 def read_columns(files: StoreFiles, step: int) -> Columns:
     """Return a stored step's columns with one value for each group: of the group itself, or summed over rollouts."""
-    groups = pq.read_table(files.groups(step), columns=list(GROUP_COLUMNS))
-    rollouts = pq.read_table(files.rollouts(step), columns=list(ROLLOUT_COLUMNS))
+    groups = read_table(files.groups(step), GROUP_COLUMNS)
+    rollouts = read_table(files.rollouts(step), ROLLOUT_COLUMNS)
     columns: Columns = {}
     for name in GROUP_COLUMNS:
         columns[name] = groups[name].to_numpy()

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,7 +35,7 @@ from brorl_launcher.doctor.report import (
 )
 from nemo_brorl.config.load import CommandLine, load_config, parse_command_line
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.console import Console
+from nemo_brorl.core.console import Console, write_error
 from nemo_brorl.core.errors import BroRLError, ConfigError
 from nemo_brorl.scoring.grader_settings import configure
 
@@ -58,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
             this = rank_in_job(os.environ, options.address)
         verdict = examine(line, options, this)
     except BroRLError as error:
-        sys.stderr.write(f"error: {error}\n")
+        write_error(f"error: {error}\n")
         if options.job and options.report:  # the first node reads from it why this node did not come
             check = Check("settings", FAIL, str(error))
             report = NodeReport(own_name(os.environ), [check])

@@ -35,6 +35,7 @@ from brorl_launcher.job.ray_ports import (
     own_address,
 )
 from nemo_brorl.config.run_sizes import CPUS_PER_GPU
+from nemo_brorl.core.console import write_error, write_out
 from nemo_brorl.core.errors import USER_ERROR, ResourceError
 from nemo_brorl.core.private_folder import kernel_caches
 from nemo_brorl.core.processes import children_but, end_processes
@@ -138,7 +139,7 @@ def ray_command(
     if options.object_store_gb:
         command.append(f"--object-store-memory={int(options.object_store_gb * 1e9)}")
     if options.join is None:
-        return [*command, "--head", "--include-dashboard=false", *ports.head_options()]
+        return [*command, "--head", "--include-dashboard=false", "--no-monitor", *ports.head_options()]
     return [*command, f"--address={options.join}"]
 
 
@@ -200,8 +201,7 @@ class RayNode:
             is_slow = any(text in said for text in TOO_SLOW)
             if not is_slow or number == START_TRIES:
                 break
-            sys.stderr.write(f"{self.name}: Ray did not start within its own 30 s (try {number} of {START_TRIES})\n")
-            sys.stderr.flush()
+            write_error(f"{self.name}: Ray did not start within its own 30 s (try {number} of {START_TRIES})\n")
             self._clear()
         send_event(f"dead {self.name} Ray ended by itself with exit code {code}")
         self._show_logs()
@@ -262,11 +262,10 @@ class RayNode:
             kept / "gcs_server.out",
         ):
             if path.is_file() and (lines := path.read_text(errors="replace").splitlines()):
-                sys.stderr.write(
+                write_error(
                     f"{self.name}: last lines of {path}:\n"
                     + "".join(f"{self.name}:   {line}\n" for line in lines[-TAIL:])
                 )
-        sys.stderr.flush()
 
 
 def node_name() -> str:
@@ -276,8 +275,7 @@ def node_name() -> str:
 
 def send_event(event: str) -> None:
     """Print an event to standard output, which is the Slurm job's queue of events."""
-    sys.stdout.write(event + "\n")
-    sys.stdout.flush()
+    write_out(event + "\n")
 
 
 def report_start_failure(reason: str) -> int:

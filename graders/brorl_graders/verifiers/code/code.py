@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 from brorl_graders.base.answer import without_thinking
 from brorl_graders.base.errors import ResourceError
+from brorl_graders.base.foreign import SMALL, read_json
 from brorl_graders.base.payload import TIMEOUT_KEY, Key, Payload, check_choices
 from brorl_graders.base.settings import SHARE_OF_TESTS, CodeLimits
 from brorl_graders.sandbox import Judge, Sandbox, SandboxError, SandboxLimits, SandboxProgram
@@ -210,7 +211,7 @@ def make_runner() -> Runner:
     """
     if VARIABLE not in os.environ:
         configure(CodeLimits(), DEFAULT_S)
-    values, seconds = json.loads(os.environ[VARIABLE])
+    values, seconds = read_json(os.environ[VARIABLE], most_bytes=SMALL)
     settings = CodeLimits(**values)
     limits = SandboxLimits(
         seconds=settings.test_timeout_s,

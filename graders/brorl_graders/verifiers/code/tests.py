@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from brorl_graders.base.foreign import DIGITS, LARGE, read_json
 from brorl_graders.base.payload import Key, Payload
 from brorl_graders.sandbox import FINISHED, SandboxResult, ScriptedTest, as_json
 from brorl_graders.verifiers.code.scripts import Script, modules_of, read_script
@@ -103,7 +103,7 @@ def read_tests(payload: Payload) -> list[Test]:
     given = payload.get("tests", payload)
     if isinstance(given, str):
         try:
-            given = json.loads(given)
+            given = read_json(given, digits=DIGITS, most_bytes=LARGE)
         except ValueError as error:
             raise ValueError(f"'tests' is text that is not JSON ({error})") from error
     if isinstance(given, Sequence) and given and all(isinstance(test, Mapping) for test in given):
@@ -261,7 +261,7 @@ def _arguments(value: Any) -> list[Any]:
         return [value]
     lines = filter(str.strip, value.splitlines())
     try:
-        return [json.loads(line) for line in lines]
+        return [read_json(line, digits=DIGITS, most_bytes=LARGE) for line in lines]
     except ValueError as error:
         raise ValueError(
             f"'inputs' holds {value[:80]!r}; with fn_name write a list of arguments, or one as JSON on each line"
@@ -279,7 +279,7 @@ def _accepted(value: Any) -> list[Any]:
         accepted.append(value[0])
     if isinstance(value, str):
         try:
-            accepted.append(json.loads(value))
+            accepted.append(read_json(value, digits=DIGITS, most_bytes=LARGE))
         except ValueError:
             return accepted
     return accepted
