@@ -81,14 +81,8 @@ class VllmPool:
             settings = device.engine_settings(generation, sizes, model_folder, index, environment, records_routes)
             placed_class = actor_class.options(**places.engine_options(index))
             start_actor = functools.partial(_start_actor, placed_class, settings)
-            handle = EngineHandle(
-                index,
-                start_actor,
-                self._generation.max_restarts,
-                self._generation.timeout_s,
-                self._transport,
-                heartbeat.beat,
-            )
+            limits = (generation.max_restarts, generation.timeout_s)
+            handle = EngineHandle(index, start_actor, *limits, self._transport, heartbeat.beat)
             self._handles.append(handle)
         self._sleep = StagedSleep(self._handles, self._generation, self._transport)
         self._receivers = WeightReceivers(

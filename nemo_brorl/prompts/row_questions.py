@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from brorl_graders import check_payload
-from brorl_graders.base.foreign import DIGITS, MalformedError, check_json
+from brorl_graders.base.foreign import DIGITS, MalformedError, check_json, read_json
 
 from nemo_brorl.core.errors import BroRLError, DataError, NotAllowedError
 from nemo_brorl.core.files import MALFORMED
@@ -136,8 +136,8 @@ def _as_messages(text: str, path: str) -> Any:
     if re.match(r"\s*\[\s*\{\s*['\"](?:role|content)['\"]\s*:", text) is None:
         return [{"role": "user", "content": text}]
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return read_json(text, most_bytes=len(text) * 4)
+    except ValueError:
         raise DataError(
             f"'{path}' is {shown(text)}; it is Python's text of a list: store the list itself, or its JSON text"
         ) from None
