@@ -98,7 +98,7 @@ def check_answer(payload: Payload) -> Iterator[str]:
 def _is_answer(item: Any) -> bool:
     if isinstance(item, str):
         return not is_blank(item)
-    return is_number(item) and math.isfinite(item)
+    return is_number(item) and (isinstance(item, int) or math.isfinite(item))
 
 
 def is_number(value: Any) -> bool:
