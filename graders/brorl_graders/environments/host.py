@@ -257,7 +257,7 @@ class EpisodeHost:
         next_check = now + IDLE_S
         channels = []
         for process in self._processes.all:
-            channels.append(process.channel)
+            channels.append(process.channel.fileno())
             next_check = min(next_check, process.next_check())
         timeout = max(next_check - now, MIN_CHECK_S)
         if self._inbox.arrived:
@@ -266,7 +266,7 @@ class EpisodeHost:
         if self._inbox.bell in ready:
             self._inbox.silence()
         for process in list(self._processes.all):
-            if process.channel in ready:
+            if process.channel.fileno() in ready:
                 self._receive_from(process)
 
     def _receive_from(self, process: EpisodeProcess) -> None:

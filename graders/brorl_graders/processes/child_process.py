@@ -160,7 +160,7 @@ class Children:
         for child in reversed(self.idle()):
             is_same = child.isolation == isolation
             # An idle child is readable only when it was killed or sent what it must not
-            if is_same and not wait([child.channel], 0):
+            if is_same and not wait([child.channel.fileno()], 0):
                 self.all.remove(child)
                 self.all.append(child)
                 return child

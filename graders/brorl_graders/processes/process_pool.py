@@ -194,14 +194,14 @@ class ProcessPool:
 
     def _receive_scores(self) -> None:
         """Wait for a scoring task, a score, the end of a child process, or the next check of deadlines."""
-        channels = [child.channel for child in self._children.all]
+        channels = [child.channel.fileno() for child in self._children.all]
         next_check = min((child.check_at for child in self._children.busy()), default=math.inf)
         timeout = min(max(next_check - time.monotonic(), 0.0), IDLE_S)
         ready = wait([self._inbox.bell, *channels], timeout)
         if self._inbox.bell in ready:
             self._inbox.silence()
         for child in list(self._children.all):
-            if child.channel in ready:
+            if child.channel.fileno() in ready:
                 self._receive_from(child)
 
     def _receive_from(self, child: ChildProcess) -> None:

@@ -298,7 +298,7 @@ def _array(items: list[Any]) -> Any:
 def _empty_array_class(numpy: Any) -> Any:
     """Return the class of arrays without items, which NumPy itself would find equal to arrays that have some."""
 
-    class EmptyArray(numpy.ndarray):  # type: ignore[misc]
+    class EmptyArray(numpy.ndarray):
         def __array_ufunc__(self, function: Any, method: str, *inputs: Any, **options: Any) -> Any:
             arrays = [numpy.asarray(item) for item in inputs]
             if any(item.size and (item.ndim or function is numpy.equal) for item in arrays):
