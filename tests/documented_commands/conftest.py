@@ -23,8 +23,9 @@ class PageScheduling(LoadScopeScheduling):
         return FOLLOWS.get(page.group(1), page.group(1)) if page else nodeid
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> PageScheduling:
-    return PageScheduling(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> PageScheduling | None:
+    """Take the place of xdist's groups, which these commands have without marks."""
+    return PageScheduling(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 @pytest.fixture(scope="session")

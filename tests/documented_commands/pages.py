@@ -12,6 +12,9 @@ from tests.support.source_tree import ROOT
 FENCE = re.compile(r"^( *)```(\w*)\s*$")
 INDENTED = re.compile(r"^ {4}\S")
 USAGE = re.compile(r"^# {2,}(sbatch .*?)(?: {2,}.*)?$")  # in the first comment of a script of slurm/
+TOKEN = re.compile(
+    r"""'[^']*'|"(?:[^"\\]|\\.)*"|(?P<joined>\\\n)|(?P<comment>(?<!\S)\#[^\n]*)|(?P<end>\n|&&)|.""", re.DOTALL
+)
 FILES = ("python", "yaml", "sql")  # blocks that a reader saves and uses as a file
 
 
@@ -104,33 +107,16 @@ def commands_of(block: Block) -> Iterator[Command]:
 
 def split(script: str) -> Iterator[tuple[int, str]]:
     """Pairs of a line, counted from 0, and the command that starts there."""
-    quote, command, start, line, position = "", "", 0, 0, 0
-    while position < len(script):
-        here = script[position]
-        rest = script[position:]
-        if not command.strip():
-            command, start = command.lstrip(), line
-        if here == "\n":
-            line += 1
-        if quote:
-            quote = "" if here == quote else quote
-        elif here in "'\"":
-            quote = here
-        elif rest.startswith("\\\n"):
-            line, position, here = line + 1, position + 1, " "
-        elif here == "#" and (not command or command[-1].isspace()):
-            position += len(rest.split("\n", 1)[0])
-            continue
-        elif here == "\n" or rest.startswith("&&"):
+    command, start = "", 0
+    for token in TOKEN.finditer(f"{script}\n"):
+        if token.lastgroup == "end":
             if command.strip():
                 yield start, command.strip()
             command = ""
-            position += 1 if here == "\n" else 2
-            continue
-        command += here
-        position += 1
-    if command.strip():
-        yield start, command.strip()
+        elif token.lastgroup != "comment":
+            if not command.strip():
+                start = script.count("\n", 0, token.start())
+            command += " " if token.lastgroup == "joined" else token.group()
 
 
 def as_one_line(text: str) -> str:

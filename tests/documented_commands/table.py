@@ -34,7 +34,7 @@ SFT = (
     "policy.data_parallel_size=1 policy.num_threads=1 sft.max_steps=1 sft.max_tokens=256 sft.batch_size=4 "
     "trainer.val_interval=0 trainer.save_interval=0 exp_manager.explicit_log_dir=runs/"
 )
-DOCTOR = {"brorl train": "brorl doctor", **VALUES}  # checks what a run checks before Ray starts, and starts none
+DOCTOR = {"brorl train": "brorl doctor"}  # checks what a run checks before Ray starts, and starts none
 
 IS_SMALL = "one engine, one rank, few rollouts: seconds in place of minutes"
 NO_GPU = "needs GPUs: the planner checks settings and memory"
@@ -95,7 +95,9 @@ README_AND_TUTORIALS = (
     Row("scripts/install.sh gpu", "needs GPUs and ten minutes", instead="scripts/install.sh cpu"),
     Row("python scripts/smollm2.py runs/smollm2/model", "93 MB from an index: the folder stands there already",
         before="mkdir -p runs/smollm2 && cp -r models/sums runs/smollm2/model"),
-    Row("brorl try --config-name your_model policy.model=*", IS_SMALL, add=ONE_OF_EACH),
+    Row("brorl try --config-name your_model policy.model=MODEL", IS_SMALL, add=ONE_OF_EACH),
+    Row("brorl try --config-name your_model policy.model=runs/smollm2/model", "README tries it",
+        values={"brorl try": "brorl doctor"}),
     Row("brorl train --config-name your_model policy.model=MODEL", IS_SMALL, add=STEP),
     Row("# my_reward.py", save_as="my_reward.py", instead="PYTHONPATH=. python -c 'from my_reward import score'"),
     Row("PYTHONPATH=. brorl train --config-name your_model policy.model=MODEL data.source=jsonl *", IS_SMALL,
@@ -109,8 +111,7 @@ assert not missing, missing
 '"""),
     Row("brorl base --config-name smollm2_sft", IS_SMALL, add="sft.max_steps=1 sft.batch_size=4 sft.val_examples=4 "
         "sft.max_tokens=256 policy.data_parallel_size=1"),
-    Row("brorl try --config-name smollm2_cpu", "tried with another recipe before",
-        instead="brorl doctor --config-name smollm2_cpu"),
+    Row("brorl try --config-name smollm2_cpu", "README tries another recipe", values={"brorl try": "brorl doctor"}),
     Row("brorl plan --config-name smollm2_cpu"),
     Row("brorl train --config-name smollm2_cpu exp_manager.explicit_log_dir=runs/mine", IS_SMALL, add=STEP),
     Row("brorl evaluate --config-name smollm2_cpu *", IS_SMALL, add=f"{ONE_OF_EACH} {LITTLE}"),
@@ -147,7 +148,7 @@ HOW_TO = (
     Row("brorl train * \"data.tasks=[{name: gcd, *", IS_CHECKED, values=DOCTOR),
     Row("brorl train * data.source=jsonl data.path=questions.jsonl", IS_CHECKED, values=DOCTOR),
     Row("brorl train * data.source=dataset data.path=DATA/gsm8k *", IS_CHECKED, values=DOCTOR),
-    Row("brorl train * data.environment=verify_and_retry *", IS_SMALL, add=STEP),
+    Row("brorl train * data.environment=verify_and_retry *", IS_CHECKED, values=DOCTOR),
     Row("brorl train * data.source=environment data.environment=mastermind", IS_CHECKED, values=DOCTOR),
     Row("from brorl_graders import Action, Environment, Step", IS_SMALL, save_as="guess.py",
         instead="PYTHONPATH=. brorl try --config-name your_model policy.model=MODEL data.source=environment "
@@ -158,13 +159,13 @@ HOW_TO = (
     Row("pip install 'verifiers<0.4'", "the test has no network, and changes no package", is_run=False),
     Row("brorl train * data.source=environment data.environment=verifiers *", "the library is not installed",
         is_run=False),
-    Row("brorl evaluate * evaluation.samples_per_prompt=16", IS_SMALL, add=f"{ONE_OF_EACH} {LITTLE}"),
-    Row("brorl evaluate * evaluation.checkpoint=*", IS_SMALL, add=f"{ONE_OF_EACH} {LITTLE}",
+    Row("brorl evaluate --config-name sums_cpu policy.model=runs/sums_cpu/hf *", IS_SMALL, add=f"{ONE_OF_EACH} {LITTLE}"),
+    Row("brorl evaluate --config-name sums_cpu evaluation.checkpoint=*", IS_SMALL, add=f"{ONE_OF_EACH} {LITTLE}",
         values={"step_20": "step_2"}),
     Row("BENCHMARKS=DATA/benchmarks brorl evaluate --config-name evaluation policy.model=FOLDER *", IS_SMALL,
         add="trainer.gpus_per_node=0 policy.data_parallel_size=1 generation.num_engines=1 rewards.num_workers=1 "
         f"{LITTLE} evaluation.pass_at_k=[2] generation.max_model_len=512 data.max_prompt_tokens=256"),
-    Row("brorl compare runs/sums_cpu/before runs/sums_cpu"),
+    Row("brorl compare runs/best runs/last"),
     Row("# module my_pkg.advantages", save_as="my_pkg/advantages.py"),
     Row("PYTHONPATH=. brorl train * algorithm.advantage=my_pkg.advantages:capped *", IS_CHECKED, values=DOCTOR),
     Row("# module my_pkg.losses", save_as="my_pkg/losses.py"),
@@ -173,7 +174,7 @@ HOW_TO = (
         '"algorithm.advantage_params={cap: 3}" algorithm.loss=my_pkg.losses:policy_gradient '
         f"rewards.shaping.function=my_pkg.shaping:shorter_is_better policy.model=MODEL {STEP} "
         "exp_manager.explicit_log_dir=runs/extended"),
-    Row("VLLM_PLUGINS= python -m vllm.entrypoints.openai.api_server *", "tests/end_to_end/test_judge.py starts this server",
+    Row("VLLM_PLUGINS= python -m vllm.entrypoints.openai.api_server *", "test_judge.py starts this server",
         instead="VLLM_PLUGINS= python -m vllm.entrypoints.openai.api_server --help"),
     Row("brorl report runs/sums_cpu", leaves=f"{RUN}/report.html"),
     Row("brorl report runs/n64 runs/n512 --output compare.html", leaves="compare.html"),
@@ -184,11 +185,12 @@ HOW_TO = (
     Row("brorl * --config-name brorl_1gpu policy.model=/path/to/a/1.5B/checkpoint", NO_GPU,
         values={"/path/to/a/1.5B/checkpoint": GPU_MODEL["MODEL"], "brorl train": "brorl plan"}),
     Row("bench/gpu/run.sh*", "needs a GPU", add="--help"),
-    Row("brorl replay RUN --step 40", "the run has two steps", values={"--step 40": "--step 2"}),
+    Row("brorl replay RUN --step 40", "the run has two steps", values={"--step 40": "--step 2"}, says="bit-identical"),
     Row("brorl replay RUN --step 40 --set *", "the run has two steps", values={"--step 40": "--step 2"}),
     Row("brorl replay RUN --step 40 --through 45 *", "the run has two steps",
-        values={"--step 40": "--step 1", "--through 45": "--through 2"}),
-    Row("brorl rescore RUN --verifier math --steps 30-40", "the run has two steps", values={"30-40": "1-2"}),
+        values={"--step 40": "--step 1", "--through 45": "--through 2"}, says="steps from 2 on are off-policy"),
+    Row("brorl rescore RUN --verifier math --steps 30-40", "the run has two steps", values={"30-40": "1-2"},
+        says="wrong now"),
     Row("PYTHONPATH=. brorl rescore RUN --verifier my_code:score *"),
     Row("PYTHONPATH=. brorl rescore RUN 'rewards.verifiers=*"),
     Row("brorl export-sft RUN *", leaves=f"{RUN}/sft.jsonl"),
@@ -207,9 +209,11 @@ def score(payload, response, params: Params):
     return 1.0 if response.endswith(str(payload["answer"])) else params.wrong_number
 END"""),
     Row("brorl sft data.path=chat.jsonl policy.model=MODEL", IS_SMALL, add=f"{SFT}lines"),
-    Row("brorl sft data.path=chat.parquet *", IS_SMALL, add=f"{SFT}parquet"),
+    Row("brorl sft data.path=chat.parquet *", "the others train: here the doctor checks model and data",
+        values={"brorl sft": "brorl doctor --config-name sft"}, add=f"{SFT}parquet"),
     Row("brorl sft data.path=RUN/sft.jsonl policy.model=MODEL", IS_SMALL, add=f"{SFT}exported"),
-    Row("config: sums_cpu *", "a sweep trains for hours", save_as="sweep.yaml", instead="brorl sweep sweep.yaml --list"),
+    Row("config: sums_cpu *", "a sweep trains for hours", save_as="sweep.yaml",
+        instead="brorl sweep sweep.yaml --list"),
 )  # fmt: skip
 
 SETTINGS = tuple(

@@ -1,6 +1,6 @@
 """What README, tutorials, how-to pages and the scripts of slurm/ show works in a clone that has been used.
 
-    make test-commands ARGS="-k first_run"
+make test-commands ARGS="-k first_run"
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.documented_commands.pages import Command, as_one_line, shown_commands
-from tests.documented_commands.table import RUN, TABLE, Row, rows_of
+from tests.documented_commands.table import RUN, rows_of
 from tests.documented_commands.used_clone import UsedClone
 
 SHOWN = shown_commands()
@@ -45,20 +45,3 @@ def train(clone: UsedClone) -> None:
     (command,) = [command for command in SHOWN if command.page == "README.md" and command.text == "make train"]
     (row,) = rows_of(command)
     assert clone.run(row, row.as_run(command), "README.md").code == 0
-
-
-def test_every_command_and_every_block_of_a_page_has_one_row() -> None:
-    wrong = {command.place: len(rows_of(command)) for command in SHOWN if len(rows_of(command)) != 1}
-    assert wrong == {}
-
-
-def test_every_row_is_about_a_command_that_a_page_shows() -> None:
-    def is_shown(row: Row) -> bool:
-        return any(row.matches(command) for command in SHOWN)
-
-    assert [row.shown for row in TABLE if not is_shown(row)] == []
-
-
-def test_every_row_that_changes_a_command_says_why() -> None:
-    changed = [row for row in TABLE if row.add or not row.is_run or (row.instead and not row.save_as)]
-    assert [row.shown for row in changed if not row.why] == []

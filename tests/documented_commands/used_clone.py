@@ -116,9 +116,7 @@ class UsedClone:
         for line in process.stdout:
             output += line
             if words in line:
-                if address := re.search(r"http://\S+", line):
-                    with urllib.request.urlopen(address.group(), timeout=30) as answer:
-                        output += f"served {len(answer.read())} bytes\n"
+                output += _fetch(line)
                 os.killpg(process.pid, signal.SIGINT)
                 break
         rest, _ = process.communicate(timeout=30)
@@ -142,6 +140,15 @@ class UsedClone:
             text=True,
             start_new_session=True,
         )
+
+
+def _fetch(line: str) -> str:
+    """Get the page that a line of output names, if it names one, and say what came."""
+    address = re.search(r"http://\S+", line)
+    if address is None:
+        return ""
+    with urllib.request.urlopen(address.group(), timeout=30) as answer:
+        return f"served {len(answer.read())} bytes\n"
 
 
 def _clone(folder: Path) -> None:
