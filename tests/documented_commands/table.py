@@ -102,13 +102,8 @@ README_AND_TUTORIALS = (
     Row("# my_reward.py", save_as="my_reward.py", instead="PYTHONPATH=. python -c 'from my_reward import score'"),
     Row("PYTHONPATH=. brorl train --config-name your_model policy.model=MODEL data.source=jsonl *", IS_SMALL,
         add=STEP),
-    Row("groups = sample_batch(config, inputs.prompts, sampler) *", "a part of examples/rl_loop.py, which tests run",
-        save_as="part_of_loop.py", instead="python -c '" + """
-shown, loop = (open(name).read().splitlines() for name in ("part_of_loop.py", "examples/rl_loop.py"))
-code = [line.split("#")[0].strip() for line in loop]
-missing = [line for line in shown if line.split("#")[0].strip() not in code]
-assert not missing, missing
-'"""),
+    Row("groups = sample_batch(config, inputs.prompts, sampler) *", "test_documents.py finds it in examples/rl_loop.py",
+        save_as="loop.py", is_run=False),
     Row("brorl base --config-name smollm2_sft", IS_SMALL, add="sft.max_steps=1 sft.batch_size=4 sft.val_examples=4 "
         "sft.max_tokens=256 policy.data_parallel_size=1"),
     Row("brorl try --config-name smollm2_cpu", "README tries another recipe", values={"brorl try": "brorl doctor"}),
@@ -170,10 +165,11 @@ HOW_TO = (
     Row("# module my_pkg.advantages", save_as="my_pkg/advantages.py"),
     Row("PYTHONPATH=. brorl train * algorithm.advantage=my_pkg.advantages:capped *", IS_CHECKED, values=DOCTOR),
     Row("# module my_pkg.losses", save_as="my_pkg/losses.py"),
-    Row("def shorter_is_better(rewards, scored, max_tokens, step):", IS_SMALL, save_as="my_pkg/shaping.py",
-        instead="PYTHONPATH=. brorl train algorithm.advantage=my_pkg.advantages:capped "
+    Row("def shorter_is_better(rewards, scored, max_tokens, step):", "the loop to fork trains with all three functions",
+        save_as="my_pkg/shaping.py", says="step 1: reward 0.",
+        instead="PYTHONPATH=. python examples/rl_loop.py … algorithm.advantage=my_pkg.advantages:capped "
         '"algorithm.advantage_params={cap: 3}" algorithm.loss=my_pkg.losses:policy_gradient '
-        f"rewards.shaping.function=my_pkg.shaping:shorter_is_better policy.model=MODEL {STEP} "
+        f"rewards.shaping.function=my_pkg.shaping:shorter_is_better {STEP} "
         "exp_manager.explicit_log_dir=runs/extended"),
     Row("VLLM_PLUGINS= python -m vllm.entrypoints.openai.api_server *", "test_judge.py starts this server",
         instead="VLLM_PLUGINS= python -m vllm.entrypoints.openai.api_server --help"),

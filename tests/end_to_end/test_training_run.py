@@ -4,11 +4,8 @@ uninterrupted run that the others are compared with."""
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +18,6 @@ from safetensors.torch import load_file
 from lab.tests.page.test_page import parts_of
 from nemo_brorl.core.processes import running_after
 from tests.support.commands import Command, run
-from tests.support.source_tree import CODE_PATH, ROOT
 
 pytestmark = pytest.mark.end_to_end
 
@@ -238,40 +234,6 @@ def test_a_checkpoint_converts_to_the_weights_that_training_exported(whole: tupl
     again = Command(*asked)
     assert again.wait() == 2
     assert "this folder is not empty" in again.errors
-
-
-MY_FUNCTIONS = """
-from nemo_brorl.algorithm.advantages import centred
-from nemo_brorl.algorithm.losses import finish
-
-
-def halved(groups, config):
-    return [centred(group) / 2 for group in groups]
-
-
-def policy_gradient(batch, config):
-    objective = batch.advantages * batch.log_probs
-    return finish(batch, config, objective, {"policy/objective": objective.sum()})
-"""
-
-
-def test_the_loop_to_fork_trains_with_functions_from_outside_the_package(
-    whole: tuple[Path, str], tmp_path: Path
-) -> None:
-    """On the real stack: the loss runs on policy ranks, which import the user's module as well."""
-    (tmp_path / "my_functions.py").write_text(MY_FUNCTIONS)
-    own = ("algorithm.advantage=my_functions:halved", "algorithm.loss=my_functions:policy_gradient")
-    _, *arguments = line("train", whole[0], *ONE_OF_EACH, ONE_RANK, *own, "trainer.max_steps=2")
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "rl_loop.py"), *arguments],
-        env={**os.environ, "PYTHONPATH": f"{CODE_PATH}:{tmp_path}"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=True,
-    )
-    assert "step 1: reward 0." in done.stdout
-    assert "step 2: reward 0." in done.stdout
 
 
 @pytest.mark.parametrize(
