@@ -167,8 +167,8 @@ def _clone(folder: Path) -> None:
 def _install(folder: Path) -> None:
     """Make `.venv` without an index: `make env` finds it complete."""
     venv = folder / ".venv"
-    base = Path(sys.base_prefix) / "bin" / "python3"
-    subprocess.run([str(base), "-m", "venv", "--without-pip", str(venv)], check=True)
+    interpreter = Path(sys.executable).resolve()  # not the one of the tests' environment
+    subprocess.run([str(interpreter), "-m", "venv", "--without-pip", str(venv)], check=True)
     packages = sysconfig.get_paths()["purelib"]
     (site,) = venv.glob("lib/python3*/site-packages")
     places = [str(folder / package.parent.relative_to(ROOT)) for package in PACKAGES]
