@@ -76,13 +76,6 @@ class Row:
             text = re.sub(rf"(?<!\w){re.escape(word)}(?![A-Z])", lambda _, word=word: values[word], text)
         return f"{self.before}\n{text} {self.add}".strip()
 
-    @property
-    def way(self) -> str:
-        """How much of the command runs."""
-        if not self.is_run:
-            return "not run"
-        return "changed" if self.why else "whole"
-
 
 README_AND_TUTORIALS = (
     Row("git clone <this repository>", "the address is the reader's", instead="git clone --quiet . ../again/nemo_brorl",
