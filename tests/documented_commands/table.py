@@ -92,7 +92,11 @@ README_AND_TUTORIALS = (
     Row("brorl try --config-name your_model policy.model=runs/smollm2/model", "README tries it",
         values={"brorl try": "brorl doctor"}),
     Row("brorl train --config-name your_model policy.model=MODEL", IS_SMALL, add=STEP),
-    Row("# my_reward.py", save_as="my_reward.py", instead="PYTHONPATH=. python -c 'from my_reward import score'"),
+    Row("# my_reward.py", save_as="my_reward.py",
+        instead="""python -c '
+from my_reward import score
+assert score({"answer": "5"}, "It is 5.") == (1.0, "right")
+'"""),
     Row("PYTHONPATH=. brorl train --config-name your_model policy.model=MODEL data.source=jsonl *", IS_SMALL,
         add=STEP),
     Row("groups = sample_batch(config, inputs.prompts, sampler) *", "test_documents.py finds it in examples/rl_loop.py",
@@ -138,9 +142,13 @@ HOW_TO = (
     Row("brorl train * data.source=dataset data.path=DATA/gsm8k *", IS_CHECKED, values=DOCTOR),
     Row("brorl train * data.environment=verify_and_retry *", IS_CHECKED, values=DOCTOR),
     Row("brorl train * data.source=environment data.environment=mastermind", IS_CHECKED, values=DOCTOR),
-    Row("from brorl_graders import Action, Environment, Step", IS_SMALL, save_as="guess.py",
-        instead="PYTHONPATH=. brorl try --config-name your_model policy.model=MODEL data.source=environment "
-        f"data.environment=guess:GuessTheNumber {ONE_OF_EACH}"),
+    Row("from brorl_graders import Action, Environment, Step", "an episode without a model", save_as="guess.py",
+        instead="""python -c '
+from guess import Action, GuessTheNumber
+game = GuessTheNumber()
+game.reset(game.task(seed=41), seed=0)
+assert [game.step(Action(text)).terminated for text in ("7", "42")] == [False, True]
+'"""),
     Row("from openai import AsyncOpenAI", save_as="my_agent.py", instead="PYTHONPATH=. python -c 'import my_agent'"),
     Row("PYTHONPATH=. brorl train * data.environment=agent *", IS_SMALL,
         add=f"{STEP} exp_manager.explicit_log_dir=runs/agent"),
@@ -165,7 +173,7 @@ HOW_TO = (
         f"rewards.shaping.function=my_pkg.shaping:shorter_is_better {STEP} "
         "exp_manager.explicit_log_dir=runs/extended"),
     Row("VLLM_PLUGINS= python -m vllm.entrypoints.openai.api_server *", "test_judge.py starts this server",
-        instead="VLLM_PLUGINS= python -m vllm.entrypoints.openai.api_server --help"),
+        is_run=False),
     Row("brorl report runs/sums_cpu", leaves=f"{RUN}/report.html"),
     Row("brorl report runs/n64 runs/n512 --output compare.html", leaves="compare.html"),
     Row("brorl watch runs/sums_cpu", until="http"),
@@ -185,8 +193,8 @@ HOW_TO = (
     Row("PYTHONPATH=. brorl rescore RUN 'rewards.verifiers=*"),
     Row("brorl export-sft RUN *", leaves=f"{RUN}/sft.jsonl"),
     Row("-- the outcome of the groups of each task", "DuckDB is no package of ours", save_as="query.sql", is_run=False),
-    Row("PYTHONPATH=. brorl try --config-name your_model policy.model=MODEL data.source=jsonl *", IS_SMALL,
-        add=ONE_OF_EACH),
+    Row("PYTHONPATH=. brorl try --config-name your_model policy.model=MODEL data.source=jsonl *",
+        "README tries and trains", values={"brorl try": "brorl doctor"}),
     Row("PYTHONPATH=. brorl train * 'rewards.verifiers=*", IS_CHECKED, values=DOCTOR,
         before="""cat > my_reward.py <<'END'
 from dataclasses import dataclass
@@ -199,8 +207,7 @@ def score(payload, response, params: Params):
     return 1.0 if response.endswith(str(payload["answer"])) else params.wrong_number
 END"""),
     Row("brorl sft data.path=chat.jsonl policy.model=MODEL", IS_SMALL, add=f"{SFT}lines"),
-    Row("brorl sft data.path=chat.parquet *", "the others train: here the doctor checks model and data",
-        values={"brorl sft": "brorl doctor --config-name sft"}, add=f"{SFT}parquet"),
+    Row("brorl sft data.path=chat.parquet *", IS_SMALL, add=f"{SFT}parquet"),
     Row("brorl sft data.path=RUN/sft.jsonl policy.model=MODEL", IS_SMALL, add=f"{SFT}exported"),
     Row("config: sums_cpu *", "a sweep trains for hours", save_as="sweep.yaml",
         instead="brorl sweep sweep.yaml --list"),
