@@ -35,6 +35,6 @@ def never_run(plan: Plan) -> list[str]:
         "engines over several GPUs": plan.engines.tensor > 1,
         "policy and engines on separate GPUs": not plan.engines.is_colocated,
         "quantised engines": config.generation.is_quantised,
-        "the lean scheduler": "scheduler_cls" not in config.generation.engine_args,
+        "the lean scheduler": config.generation.lean_scheduler == "on",
     }
     return [piece for piece, is_planned in pieces.items() if is_planned]
