@@ -100,7 +100,7 @@ def _is_deeper(outside: bytes, depth: int) -> bool:
 def open_record(path: Path, most_bytes: int) -> BinaryIO:
     """Open a regular file of at most `most_bytes` inside its folder for reading.
 
-    A link may lead to a file of the same folder, or to a blob of the hub's cache. Raises RecordError for pipes, devices,
+    A link may lead to a file of its folder, or to a blob of the hub's cache. Raises RecordError for pipes, devices,
     other links and larger files, and OSError if there is no file or it may not be read.
     """
     target = _target(path)
