@@ -100,7 +100,7 @@ def test_what_is_no_regular_file_inside_its_folder_is_refused_at_once(tmp_path: 
         open_record(folder / ".." / "run" / "private", MANY)
 
 
-def test_the_hubs_cache_links_files_of_a_snapshot_to_those_of_its_model(tmp_path: Path) -> None:
+def test_snapshots_and_older_downloads_of_the_hub_link_to_its_blobs(tmp_path: Path) -> None:
     model = tmp_path / "models--org--name"
     snapshot = model / "snapshots" / "abc"
     snapshot.mkdir(parents=True)
@@ -108,6 +108,9 @@ def test_the_hubs_cache_links_files_of_a_snapshot_to_those_of_its_model(tmp_path
     (model / "blobs" / "hash").write_text('{"a": 1}')
     (snapshot / "config.json").symlink_to("../../blobs/hash")
     assert record_object(snapshot / "config.json", MANY) == {"a": 1}
+    (tmp_path / "downloaded").mkdir()
+    (tmp_path / "downloaded" / "config.json").symlink_to(model / "blobs" / "hash")
+    assert record_object(tmp_path / "downloaded" / "config.json", MANY) == {"a": 1}
     (tmp_path / "other").write_text("{}")
     (snapshot / "other.json").symlink_to("../../../other")
     with pytest.raises(RecordError, match="outside of its folder"):

@@ -13,7 +13,7 @@ from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.timeline import TimelineSpan
 from nemo_brorl.training.trace_files import FOLDER, MICRO, ROLLOUTS, Event, file_name, micros, steps_in
 
-MAX_TRACE = 1 << 29  # largest timeline of a step, unpacked, in bytes
+MAX_TRACE = 1 << 28  # largest timeline of a step, unpacked, in bytes
 
 
 def timeline_steps(run_folder: Path) -> list[int]:

@@ -104,14 +104,12 @@ class EndpointConfig:
     )
     template: str | None = setting(
         None,
-        "request to a judge, with {prompt}, {response} and fields of the payload; {fence} is a word that no response "
-        "knows, for tags around it; null: asks for right or wrong",
+        "request to a judge, with {prompt}, {response}, fields of the payload, and {fence}, a secret name for tags; "
+        "null: asks for right or wrong",
     )
-    score_pattern: str = setting(
-        SCORE_LINE, "regular expression with one group, the score, in the last line of a judge's reply"
-    )
+    score_pattern: str = setting(SCORE_LINE, "regular expression with one group, the score, in a judge's last line")
     score_key: str | None = setting(
-        None, "field with the score in the last outermost JSON object of a judge's reply, instead of score_pattern"
+        None, "field with the score in a judge's last outermost JSON object, instead of score_pattern"
     )
     temperature: float = setting(0.0, "sampling temperature of a judge", at_least=0)
     max_tokens: int = setting(256, "most tokens of a judge's reply", at_least=1)

@@ -185,7 +185,7 @@ def _load_backend(folder: Path) -> tokenizers.Tokenizer:
     return backend
 
 
-def _growth(normalizer: Any) -> float:
+def _growth(normalizer: Any) -> int:
     """Return how many characters a tokenizer's replacements may write for one. A library without memory aborts."""
     if not isinstance(normalizer, dict):
         return 1

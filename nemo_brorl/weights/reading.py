@@ -63,8 +63,7 @@ def tensor_files(folder: Path) -> dict[str, Path]:
     index = folder / "model.safetensors.index.json"
     if index.exists():
         weight_map = model_object(index).get("weight_map")
-        files = weight_map.values() if isinstance(weight_map, dict) else [None]
-        if not all(isinstance(file, str) and file.strip(".") and Path(file).name == file for file in files):
+        if not isinstance(weight_map, dict) or not all(_is_name(file) for file in weight_map.values()):
             raise ModelError(f"{index}: its weight_map does not name a file of this folder for each tensor")
         return {name: folder / file for name, file in weight_map.items()}
     path = folder / "model.safetensors"
@@ -72,6 +71,10 @@ def tensor_files(folder: Path) -> dict[str, Path]:
         raise ModelError(f"{folder} holds neither model.safetensors nor model.safetensors.index.json")
     with _open(path) as opened:
         return dict.fromkeys(opened.keys(), path)
+
+
+def _is_name(file: Any) -> bool:
+    return isinstance(file, str) and file.strip(".") != "" and Path(file).name == file
 
 
 def _open(path: Path) -> Any:

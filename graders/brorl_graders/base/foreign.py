@@ -27,7 +27,9 @@ SMALL = 1 << 20  # largest size, in bytes, of a record such as a heartbeat
 LARGE = 1 << 26  # largest size of a record that is in memory as a whole, such as an evaluation
 VAST = 1 << 42  # largest size of a file that is read in parts, such as weights
 MAX_LINE = 1 << 24  # largest line of a file of JSON lines, in bytes
-CACHED = ("models--", "datasets--")  # folders of the hub's cache, whose `snapshots` link to files beside them
+# Folders of the hub's cache. Snapshots and older downloads link to their `blobs`, which are named by their hash: who
+# does not know what a file holds cannot link to it.
+CACHED = ("models--", "datasets--")
 
 _BRACKETS = bytes.maketrans(b"[{]}", b"(())")
 _OTHERS = bytes(set(range(256)) - set(b"[{]}"))
@@ -98,8 +100,8 @@ def _is_deeper(outside: bytes, depth: int) -> bool:
 def open_record(path: Path, most_bytes: int) -> BinaryIO:
     """Open a regular file of at most `most_bytes` inside its folder for reading.
 
-    A link may lead to a file of the same folder, and in the hub's cache to one of the same model. Raises RecordError
-    for pipes, devices, other links and larger files, and OSError if there is no file or it may not be read.
+    A link may lead to a file of its folder, or to a blob of the hub's cache. Raises RecordError for pipes, devices,
+    other links and larger files, and OSError if there is no file or it may not be read.
     """
     target = _target(path)
     # Without O_NONBLOCK a pipe without a writer would never open.
@@ -119,14 +121,12 @@ def open_record(path: Path, most_bytes: int) -> BinaryIO:
 
 
 def _target(path: Path) -> Path:
-    """Return the file that a path leads to. Raises RecordError unless the file is inside the path's folder."""
+    """Return the file that a path leads to. Raises RecordError for a link to another folder."""
     folder = Path(os.path.realpath(path.parent))
     target = Path(os.path.realpath(path))
-    for parent in folder.parents:
-        if parent.name.startswith(CACHED) and folder.is_relative_to(parent / "snapshots"):
-            folder = parent
-            break
-    if not target.is_relative_to(folder):
+    repository = target.parent.parent
+    is_blob = target.parent.name == "blobs" and repository.name.startswith(CACHED)
+    if not is_blob and not target.is_relative_to(folder):
         raise RecordError(path, f"it is a link to {target}, outside of its folder. Put a copy or a hard link there")
     return target
 
@@ -134,10 +134,8 @@ def _target(path: Path) -> Path:
 def record_bytes(path: Path, most_bytes: int) -> bytes:
     """Return the content of a file that `open_record` accepts. Raises RecordError and OSError."""
     with open_record(path, most_bytes) as file:
-        content = file.read(most_bytes + 1)
-    if len(content) > most_bytes:
-        raise RecordError(path, f"it has more than {most_bytes:,} bytes")
-    return content
+        # Python reserves as much memory as it is told to read.
+        return file.read(os.fstat(file.fileno()).st_size)
 
 
 def record_text(path: Path, most_bytes: int) -> str:

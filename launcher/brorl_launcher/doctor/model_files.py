@@ -94,7 +94,7 @@ def folder_faults(folder: Path, shape: ModelShape) -> Iterator[str]:
     if index.is_file():
         try:
             weight_map = model_object(index)["weight_map"]
-            named = set(weight_map.values())
+            named = {str(file) for file in weight_map.values()}
         except (ModelError, KeyError, AttributeError, TypeError) as error:
             yield f"{index.name} cannot be read ({error})"
             return
@@ -134,7 +134,10 @@ def read_shard(path: Path) -> tuple[set[str], str]:
     if not isinstance(header, dict):
         return set(), "is no safetensors file"
     header.pop("__metadata__", None)
-    ends = [tensor["data_offsets"][1] for tensor in header.values()]
+    try:
+        ends = [int(tensor["data_offsets"][1]) for tensor in header.values()]
+    except (LookupError, TypeError, ValueError):
+        return set(), "is no safetensors file"
     whole = 8 + length + max(ends, default=0)
     if size != whole:
         return set(header), f"has {size:,} bytes and its header speaks of {whole:,}: it was cut short"
