@@ -135,8 +135,7 @@ class ProcessPool:
         """Send the texts of waiting scoring tasks, a batch at a time, to child processes that may take more."""
         while self._inbox.arrived:
             self._tasks.append(self._inbox.arrived.popleft())
-        while self._tasks and self._children.can_take_texts():
-            task = self._next_task()
+        while (task := self._next_task()) is not None:
             self._load_verifiers(task)
             batch: list[int] = []
             while task.waiting and len(batch) < task.isolation.batch:
@@ -148,16 +147,20 @@ class ProcessPool:
             else:
                 task.done.set()  # the task had no texts, only verifiers to load
 
-    def _next_task(self) -> ScoringTask:
-        """Return the scoring task whose texts are next: the oldest one that an idle child waits for, or the oldest.
+    def _next_task(self) -> ScoringTask | None:
+        """Return the oldest scoring task whose texts can be sent now, or None.
 
-        Only children that serve one prompt alone wait for a task.
+        A prompt that needs children of its own has one at a time, since each child would be new. Such a prompt goes
+        first while its child is idle, which other prompts would kill.
         """
-        prompts = {child.isolation for child in self._children.idle() if child.isolation.prompt is not None}
-        for task in self._tasks:
-            if task.isolation in prompts:
-                return task
-        return self._tasks[0]
+        if not self._tasks or not self._children.can_take_texts():
+            return None
+        own = [child for child in self._children.all if child.isolation.prompt is not None and not child.is_aside]
+        busy = {child.isolation for child in own if child.task is not None}
+        idle = {child.isolation for child in own if child.task is None}
+        ready = [task for task in self._tasks if task.isolation not in busy]
+        first = ready[0] if ready else None
+        return next((task for task in ready if task.isolation in idle), first)
 
     def _load_verifiers(self, task: ScoringTask) -> None:
         """Have the fork server load the verifiers of a scoring task, which fails when one cannot be loaded.
