@@ -81,9 +81,8 @@ class ServiceClient:
             except ServiceError:
                 raise
             except Exception as error:  # noqa: BLE001 a reply may be anything, and must not end the run
-                reason = (
-                    f"{error}" if isinstance(error, ServiceReplyError) else f"{type(error).__name__} {error}".strip()
-                )
+                kind = "" if isinstance(error, ServiceReplyError) else type(error).__name__
+                reason = f"{kind} {error}".strip()
                 wait_s = 0.0
             longest = min(settings.backoff_s * 2**attempt, MAX_WAIT_S)
             wait_s = max(wait_s, random.uniform(0, longest))  # "full jitter"

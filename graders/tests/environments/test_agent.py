@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import resource
 import shlex
+import subprocess
 import sys
 import threading
 import time
@@ -62,14 +62,27 @@ def test_the_last_line_of_a_command_is_its_result() -> None:
     assert read_result("42") is read_result("") is read_result("{") is None
 
 
+FLOOD = """
+import asyncio, resource, shlex, sys
+from brorl_graders.environments.agent import Agent, ModelEndpoint
+many = "import sys; [sys.stdout.write('x' * (1 << 20)) for _ in range(300)]; sys.stderr.write('y' * (1 << 25))"
+command = [sys.executable, "-c", many + "; print(); print('{\\"reward\\": 0.5}')"]
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+agent = Agent(command=shlex.join(command))
+reward = asyncio.run(agent._run_command({}, ModelEndpoint("http://127.0.0.1:1/v1", "key")))
+print(reward, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
+"""
+
+
 def test_a_command_that_prints_without_end_takes_little_memory_and_its_last_line_counts() -> None:
-    many = "import sys; [sys.stdout.write('x' * (1 << 20)) for _ in range(300)]; sys.stderr.write('y' * (1 << 25))"
-    command = [sys.executable, "-c", f"{many}; print(); print('{{\"reward\": 0.5}}')"]
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    agent = Agent(command=shlex.join(command))
-    assert asyncio.run(agent._run_command({}, ModelEndpoint("http://127.0.0.1:1/v1", "key"))) == 0.5
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
-    agent = Agent(command=shlex.join([sys.executable, "-c", "import sys; sys.exit('z' * 10_000_000)"]))
+    done = subprocess.run([sys.executable, "-c", FLOOD], capture_output=True, text=True, check=True)
+    reward, mebibytes = done.stdout.split()
+    assert reward == "0.5"
+    assert int(mebibytes) < 100
+
+
+def test_the_end_of_what_a_command_complains_is_its_reason() -> None:
+    agent = Agent(command=shlex.join([sys.executable, "-c", "import sys; sys.exit('a' * 10_000_000 + 'z' * 1000)"]))
     with pytest.raises(AgentError, match="^exit code 1: z{1000}$"):
         asyncio.run(agent._run_command({}, ModelEndpoint("http://127.0.0.1:1/v1", "key")))
 

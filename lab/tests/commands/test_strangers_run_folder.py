@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from brorl_graders.base.foreign import VAST
 from brorl_lab.commands import diff
 from brorl_lab.page import comparison
 from brorl_lab.page import runs as page
@@ -64,7 +65,7 @@ NO_FILES: dict[str, Callable[[Path], None]] = {
     "a pipe": pipe,
     "a link to a device": lambda path: link(path, "/dev/zero"),
     "a link to a private file": lambda path: link(path, "../private"),
-    "terabytes of nothing": lambda path: os.truncate(path, 1 << 43),
+    "terabytes of nothing": lambda path: os.truncate(path, VAST + 1),
 }
 READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "status": ("heartbeat.json", read_heartbeat),
