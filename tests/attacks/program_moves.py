@@ -17,7 +17,16 @@ HEAD = re.compile(r"^=== (?P<slot>\w+) (?P<group>\w+): (?P<name>.+)\n", re.MULTI
 BEFORE, VALUE, AFTER = "before", "value", "after"
 SPY = "spy"
 # Groups whose moves cost seconds or a tenth of one: drawn less often.
-WEIGHTS = {"time": 0.2, "spy": 0.7, "forge": 1.2, "equality": 1.5, "builtin": 1.5, "container": 0.5}
+WEIGHTS = {
+    "time": 0.2,
+    "spy": 0.7,
+    "forge": 1.2,
+    "equality": 1.5,
+    "builtin": 1.5,
+    "container": 0.2,
+    "context": 4.0,
+    "effect": 4.0,
+}
 # Word in the name and source of a block -> what it stands for, in one move each.
 VARIANTS = {
     "METHOD": ("startswith", "count", "intersection", "union", "equals", "all", "isdigit", "tolist"),

@@ -113,6 +113,7 @@ class ChildProcess:
     indices: deque[int] = field(default_factory=deque)  # indices of its texts in the task
     number: int = 0  # number of the reply to its first text
     is_aside: bool = False  # set aside: its first text has outlasted the patience
+    has_lost_texts: bool = False  # other texts were taken back, which its process scores all the same
     check_at: float = 0.0  # time of the next check of the deadline
 
     def start_clock(self) -> None:
@@ -171,11 +172,14 @@ class Children:
         return child
 
     def release(self, child: ChildProcess) -> None:
-        """Take the task from a child process that has scored its texts. It is killed when there are enough like it."""
+        """Take the task from a child process that has scored its texts.
+
+        The child is killed when its process goes on with texts that were taken back, or when enough like it are idle.
+        """
         child.task = None
         child.is_aside = False
         same = [other for other in self.idle() if other.isolation == child.isolation]
-        if len(same) > self.num_at_once:
+        if child.has_lost_texts or len(same) > self.num_at_once:
             self.end(child)
 
     def end(self, child: ChildProcess) -> None:

@@ -288,6 +288,7 @@ class ProcessPool:
         """Let a slow child process finish the text that it is scoring, and give its other texts to another child."""
         assert child.task is not None, "a busy child has a task"
         index = child.indices.popleft()
+        child.has_lost_texts = bool(child.indices)
         self._take_back(child)
         child.indices.append(index)
         child.is_aside = True

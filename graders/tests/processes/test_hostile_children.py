@@ -166,6 +166,18 @@ def test_as_many_processes_as_cores_score_at_once() -> None:
         pool.close()
 
 
+def test_a_process_whose_other_texts_moved_is_ended_after_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_process.Isolation, "batch", BATCH)
+    allow_also(verifiers=[SLOW])
+    pool = ProcessPool(Deadlines(60.0), num_at_once=4)
+    try:
+        assert pool.score(SLOW, {}, ["0.5", "0.4", "0.4", "0"]) == [1.0] * 4
+        assert pool.score(SLOW, {}, ["0"] * 4) == [1.0] * 4
+        assert len(pool.child_pids()) == 1
+    finally:
+        pool.close()
+
+
 def test_a_process_that_was_set_aside_serves_again() -> None:
     allow_also(verifiers=[SLOW])
     pool = ProcessPool(Deadlines(60.0), num_at_once=1)
