@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from brorl_graders.base.foreign import LARGE, record_object
+from brorl_graders.base.foreign import LARGE, RecordError, record_object
 
 from brorl_lab.paired_test import PairedTest, paired_test
 from nemo_brorl.core.errors import CheckpointError
@@ -56,7 +56,7 @@ def read_evaluation(path: Path) -> EvaluationScores:
         return EvaluationScores(record["model"], record["confidence"], record["benchmarks"], successes)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error}): pass the path of an evaluation.json") from error
-    except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
+    except (RecordError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
         raise CheckpointError(
             f"{path} is no evaluation.json of this version ({error!r}): evaluate that model again"
         ) from error

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from zipfile import BadZipFile
 
+from brorl_graders.base.foreign import RecordError
+
 from nemo_brorl.core.errors import ResourceError
 
 _IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -24,6 +26,7 @@ MALFORMED = (
     EOFError,
     LookupError,
     MemoryError,
+    RecordError,
     RuntimeError,
     SyntaxError,
     TypeError,

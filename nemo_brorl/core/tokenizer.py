@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from brorl_graders.base.foreign import record_text
+from brorl_graders.base.foreign import RecordError, record_text
 
 from nemo_brorl.core.chat_template import MAX_TEMPLATE, compile_template, render, try_template
 from nemo_brorl.core.console import get_logger
@@ -220,7 +220,7 @@ def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
     if path.exists():
         try:
             template = record_text(path, MAX_TEMPLATE)
-        except (OSError, ValueError) as error:
+        except (OSError, RecordError, ValueError) as error:
             raise as_model_error(path, error) from error
     if isinstance(template, list):
         named = {item.get("name"): item.get("template") for item in template if isinstance(item, dict)}

@@ -27,7 +27,7 @@ class EngineReady:
     import_s: float
     load_s: float
     cache_bytes: int = 0  # size of the KV cache in each worker
-    scheduler: str = ""  # name of the scheduler's class: an engine may have to keep vLLM's own
+    scheduler_name: str = ""  # name of the scheduler's class: an engine may have to keep vLLM's own
 
 
 class EngineHandle:
@@ -125,7 +125,7 @@ class EngineHandle:
             self._cache_bytes = ready.cache_bytes
             self.touch()
             seconds = f"import {ready.import_s:.1f} s, load {ready.load_s:.1f} s"
-            logger.info("engine %d is ready: %s, %s", self.index, seconds, ready.scheduler)
+            logger.info("engine %d is ready: %s, %s", self.index, seconds, ready.scheduler_name)
 
     def check_start(self) -> None:
         """Check on a starting engine without blocking, and replace it if it failed or takes too long.

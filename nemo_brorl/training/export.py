@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from brorl_graders.base.foreign import SMALL, record_json
+from brorl_graders.base.foreign import SMALL, RecordError, record_json
 
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.training.checkpoint import Checkpoints
@@ -43,7 +43,7 @@ def is_converted(checkpoint: Path, folder: Path) -> bool:
     try:
         record = record_json(folder / RECORD, SMALL)
         return record == _identity(checkpoint)
-    except (OSError, ValueError):
+    except (OSError, RecordError, ValueError):
         return False
 
 

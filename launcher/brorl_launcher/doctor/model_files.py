@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from brorl_graders.base.foreign import VAST, open_record, read_json
+from brorl_graders.base.foreign import VAST, RecordError, open_record, read_json
 
 from brorl_launcher.doctor.probe import call_within
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check
@@ -129,7 +129,7 @@ def read_shard(path: Path) -> tuple[set[str], str]:
             if length <= MAX_HEADER:
                 header = read_json(file.read(length), most_bytes=MAX_HEADER)
             size = os.fstat(file.fileno()).st_size
-    except (OSError, ValueError) as error:
+    except (OSError, RecordError, ValueError) as error:
         return set(), f"cannot be read ({error})"
     if not isinstance(header, dict):
         return set(), "is no safetensors file"

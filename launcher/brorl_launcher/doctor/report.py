@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from brorl_graders.base.foreign import SMALL, record_object
+from brorl_graders.base.foreign import SMALL, RecordError, record_object
 
 from nemo_brorl.core.files import write_atomically
 
@@ -79,7 +79,7 @@ class NodeReport:
             if age_s >= max_age_s:
                 return None
             return cls.from_json(record_object(path, SMALL))
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, RecordError, ValueError, KeyError, TypeError):
             return None
 
     def write(self, folder: Path) -> Path:

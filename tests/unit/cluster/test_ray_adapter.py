@@ -20,8 +20,9 @@ PACKAGE = Path(inspect.getsourcefile(ray) or "").parent
 
 
 def test_the_adapter_is_written_against_the_version_that_is_pinned_and_installed() -> None:
-    pinned = set(re.findall(r"\"ray(?:\[\w+\])?==([\d.]+)\"", (ROOT / "pyproject.toml").read_text()))
-    assert pinned == {VERSION}
+    lists = [(ROOT / "requirements" / name).read_text() for name in ("cpu.in", "gpu.in")]
+    pinned = [re.findall(r"^ray(?:\[\w+\])?==([\d.]+)", text, re.MULTILINE) for text in lists]
+    assert pinned == [[VERSION], [VERSION]]
     assert metadata.version("ray") == VERSION
 
 

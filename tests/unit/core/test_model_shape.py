@@ -139,18 +139,9 @@ def test_a_model_that_is_refused_is_not_called_unreadable(change: dict[str, Any]
     assert str(refusal.value).startswith(f"{tmp_path / 'config.json'}: {message[:8]}")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"num_attention_heads": 0},
-        {"model_type": "qwen3_moe", "decoder_sparse_step": 0, "num_experts": 8},
-        {"hidden_size": None},
-        {"rope_scaling": "linear"},
-    ],
-)
-def test_numbers_that_are_none_make_a_model_unreadable(change: dict[str, Any], tmp_path: Path) -> None:
+def test_a_table_that_is_none_makes_a_model_unreadable(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"config\.json cannot be read: "):
-        read(tmp_path, QWEN2 | change)
+        read(tmp_path, QWEN2 | {"rope_scaling": "linear"})
 
 
 @pytest.mark.parametrize(

