@@ -23,9 +23,11 @@ WEIGHTS = {
     "forge": 1.2,
     "equality": 1.5,
     "builtin": 1.5,
-    "container": 0.2,
+    "container": 0.6,
     "context": 4.0,
     "effect": 4.0,
+    "array": 1.5,
+    "stand": 4.0,
 }
 # Word in the name and source of a block -> what it stands for, in one move each.
 VARIANTS = {

@@ -264,7 +264,9 @@ class ProcessPool:
         for child in self._children.busy():
             if now < child.check_at:
                 continue
-            assert child.task is not None, "a busy child has a task"
+            self._receive_from(child)  # it may have replied while another child was killed or started
+            if child.task is None or now < child.check_at:
+                continue
             seconds = child.clock.seconds()
             limit = child.task.timeout_s
             if seconds >= limit:
