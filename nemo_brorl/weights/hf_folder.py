@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+from nemo_brorl.core.best_weights import RECORD as BEST_WEIGHTS_RECORD
 from nemo_brorl.core.files import naming, share_as_usual
 from nemo_brorl.types import TensorInfo
 from nemo_brorl.weights.buckets import cut
@@ -20,6 +21,8 @@ SHARD_BYTES = 4 * 2**30
 PARTIAL = ".partial"
 # Tokenizer and generation settings.
 _COMPANIONS = ("*.json", "*.txt", "*.model", "*.jinja")
+# Records of the weights in the source, not of those that are written.
+_RECORDS = (BEST_WEIGHTS_RECORD, "converted.json")
 _INDEX = "model.safetensors.index.json"
 
 
@@ -86,7 +89,7 @@ def _copy_companions(
         for pattern in _COMPANIONS:
             companions += source.glob(pattern)
     for path in companions:
-        if not path.name.endswith(".safetensors.index.json"):
+        if path.name not in _RECORDS and not path.name.endswith(".safetensors.index.json"):
             shutil.copyfile(path, folder / path.name)
     config = json.loads((source / "config.json").read_text())
     # Transformers before version 5 calls it `torch_dtype`.

@@ -12,7 +12,7 @@ from typing import Any
 
 from brorl_graders import sandbox
 from brorl_graders.base.errors import ConfigError
-from brorl_graders.base.payload import SUCCESS_REWARD
+from brorl_graders.base.payload import full_mark, lowest_right
 from brorl_graders.environments.protocol import (
     ANY,
     SAME_TASK,
@@ -124,7 +124,8 @@ class VerifyAndRetry(Judged):
         score = self.score(action.text)
         reward = score * self.retry_discount**self.num_tries
         self.num_tries += 1
-        is_last = score >= SUCCESS_REWARD or self.num_tries >= self.max_turns
+        is_right = score >= lowest_right(full_mark(self.question["payload"]))
+        is_last = is_right or self.num_tries >= self.max_turns
         if is_last:
             return Step(reward=reward, terminated=True)
         question = str(self.question["text"])
