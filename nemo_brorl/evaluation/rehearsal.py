@@ -122,7 +122,7 @@ def keep_rate_line(groups: Sequence[ScoredGroup], config: BroRLConfig) -> str:
         f"  expected informative groups at N = {num}: {kept.mean:.0%} (80 % interval {kept.low:.0%} … {kept.high:.0%})"
     )
     if not any(successes):
-        line += "; no response was right: use easier questions, another data.answer_format or data.success_reward, "
+        line += "; no response was right: use easier questions, another data.answer_format, "
         line += "`brorl sft` first, or a larger N"
     elif successes == sizes:
         line += "; every response was right: use harder questions"
