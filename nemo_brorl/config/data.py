@@ -20,6 +20,7 @@ FILE_WORDS = {
     "parquet": "a Parquet file",
     "dataset": "the folder of a Hugging Face dataset on disk",
 }
+MARKS = (-1e9, 1e9)  # full marks, which 32 bits hold
 SOURCES = ("reasoning_gym", *FILE_WORDS, "environment")
 
 
@@ -111,6 +112,7 @@ class SourceConfig:
         None,
         "reward from which a response is right, in the scale of your own reward function; "
         "null: 1, the full mark of every built-in verifier",
+        within=MARKS,
     )
     environment: str | None = setting(
         None, "environment that replies to the model over several turns: a name or package.module:Class; null: one turn"
@@ -147,8 +149,6 @@ class SourceConfig:
                 f"{where}.verifier={self.verifier} and {where}.columns.verifier={self.columns.verifier} both say who "
                 "scores a row: set one of them, and null for the other"
             )
-        if self.success_reward is not None and not math.isfinite(self.success_reward):
-            yield f"{where}.success_reward={self.success_reward}: set the reward of a right response, for example 1"
 
     def missing(self, where: str) -> Iterator[str]:
         """Yield a message for every missing setting or file of a source of questions, whose settings key is `where`."""
@@ -166,7 +166,9 @@ class DomainConfig(SourceConfig):
 
     name: str = setting(MISSING, "name of the domain in metrics and prompts")
     weight: float = setting(1.0, "share of the prompts, relative to the sum of all weights", at_least=0)
-    success_reward: float | None = setting(None, "reward from which a response is right; null: data.success_reward")
+    success_reward: float | None = setting(
+        None, "reward from which a response is right; null: data.success_reward", within=MARKS
+    )
     system_prompt: str | None = setting(None, 'system prompt; null: data.system_prompt; "": none')
     max_prompt_tokens: int | None = setting(None, "longest prompt in tokens; null: data.max_prompt_tokens", at_least=1)
 
