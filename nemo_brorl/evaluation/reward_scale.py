@@ -50,7 +50,7 @@ class SeenRewards(NamedTuple):
 def scale_lines(groups: Sequence[ScoredGroup], data: DataConfig, advantage: str) -> list[str]:
     """Return lines about the rewards of each source and its full mark, and about domains that outweigh others."""
     seen = seen_rewards(groups, data)
-    lines = [line for line in (source.line() for source in seen) if line is not None]
+    lines = [*filter(None, map(SeenRewards.line, seen))]
     sizes = sorted((source.size, source.domain) for source in seen if source.size > 0)
     if sizes and sizes[-1][0] >= GAP * lowest_right(sizes[0][0]) and advantage not in OWN_SCALE:
         (small, other), (large, domain) = sizes[0], sizes[-1]

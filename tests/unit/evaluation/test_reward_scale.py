@@ -83,7 +83,7 @@ def test_an_answer_that_has_the_full_mark_ends_an_environment_that_lets_the_mode
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     environment = VerifyAndRetry(max_turns=3)
-    environment.question = {"text": "?", "verifier": "exact_match", "payload": NINE_TENTHS}
+    environment.reset({"text": "?", "verifier": "exact_match", "payload": {"answer": "7", **NINE_TENTHS}}, 0)
     monkeypatch.setattr(environment, "score", lambda text: 0.9)
     assert environment.step(type("Said", (), {"text": "7"})()).terminated
 
