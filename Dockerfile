@@ -13,10 +13,12 @@ FROM ubuntu:24.04 AS cpu
 FROM ${KIND}
 ARG KIND
 ENV DEBIAN_FRONTEND=noninteractive PIP_NO_CACHE_DIR=1
-# wget and a PATH for login shells are what KubeRay asks of an image, sudo what SkyPilot's scripts call.
+# wget and a PATH for login shells are what KubeRay asks of an image, sudo what SkyPilot's scripts call. Without the
+# libraries of InfiniBand in the last line NCCL talks TCP between nodes, and says nothing.
 RUN apt-get update \
     && apt-get install -y --no-install-recommends \
         bubblewrap ca-certificates g++ git make openssh-client python3 python3-dev python3-venv rsync sudo wget \
+        ibverbs-providers libibverbs1 librdmacm1 \
     && rm -rf /var/lib/apt/lists/* \
     && echo 'export PATH=/opt/nemo_brorl/.venv/bin:$PATH' > /etc/profile.d/brorl.sh
 WORKDIR /opt/nemo_brorl

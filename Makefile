@@ -4,6 +4,7 @@
 # make real-model    teach SmolLM2-135M-Instruct from PyPI the answer format, train it, and evaluate both on held-out questions. SEED=2 sets the seed
 # make test          run unit and end-to-end tests and 160 attacks, two files at a time, then tests on a GPU if there is one. List the 20 slowest
 # make check         run the linters and the quick unit tests, as every change needs before its commit
+# make test-commands run the commands that README, tutorials, how-to pages and slurm/ show in a used clone, made here (4 minutes)
 # make test-cluster  run jobs on a Slurm cluster of 8 nodes that is started here. Without Slurm and root the tests are reported as skipped
 # make test-numbers  run tests that compare floating-point results, as other processors would compute them. ARGS="--setting avx2" runs one setting
 # make attacks       run 10,000 random attacks on the verifiers in some hours. ARGS="--count 1000 --seed 7" sets number and seed
@@ -43,7 +44,7 @@ KEPT_APART := evaluation.first_prompt=64 evaluation.num_prompts=256 evaluation.s
 # Tests of one file share fixtures and go to one worker, the longest file first (tests/conftest.py). A worker starts Ray of its own.
 PYTEST := OMP_NUM_THREADS=1 BRORL_TESTS_FORK=$(FORK) $(PYTHON) -m pytest
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0
-STYLE := tests/test_architecture.py tests/test_style.py
+STYLE := tests/test_architecture.py tests/test_style.py tests/documented_commands/test_table.py
 TESTS := tests/end_to_end lab/tests tests/unit graders/tests launcher/tests tests/attacks tests/campaign tests/fuzz $(STYLE)
 
 # Houses are the packages of the repository. The backend's tests are in tests/. The graders' tests need their own environment.
@@ -53,7 +54,7 @@ $(if $(filter-out $(HOUSES),$(HOUSE)),$(error HOUSE=$(HOUSE): set some of $(HOUS
 TESTS := $(filter $(patsubst %,%/%,$(subst backend,tests,$(filter-out graders,$(HOUSE)))),$(TESTS))
 endif
 
-.PHONY: help env train real-model base test check test-cluster test-numbers attacks fuzz campaign checkers lint bench docs site clean
+.PHONY: help env train real-model base test check test-commands test-cluster test-numbers attacks fuzz campaign checkers lint bench docs site clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p; /^# \(CONFIG\|HOUSE\|WORKERS\)/s/^# //p' Makefile
@@ -88,6 +89,9 @@ test: $(if $(TESTS),env)
 
 check: checkers
 	$(PYTEST) -q $(PARALLEL) -m "not slow" tests/unit graders/tests lab/tests launcher/tests $(STYLE)
+
+test-commands: env
+	$(PYTEST) -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --durations=10 tests/documented_commands $(ARGS)
 
 test-cluster: env
 	$(PYTEST) tests/cluster $(ARGS)

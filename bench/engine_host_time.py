@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -250,8 +250,8 @@ def print_side(side: str, rows: list[dict[str, Any]]) -> None:
         print(f"{side:6} host time of a step: {constant:.2f} ms + {1000 * slope:.1f} µs a sequence")
 
 
-def main() -> None:
-    """Run every side in a process of its own, and print the table."""
+def read_options(argv: Sequence[str]) -> argparse.Namespace:
+    """Return the options of a command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, default=Path("models/sums"), help="a Hugging Face folder")
     parser.add_argument("--shape", choices=SHAPES, help="random weights instead")
@@ -265,7 +265,12 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.85, help="of a GPU's memory")
     parser.add_argument("--json", type=Path, help="write all rows there")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    return parser.parse_args(argv)
+
+
+def main() -> None:
+    """Run every side in a process of its own, and print the table."""
+    options = read_options(sys.argv[1:])
     if options.side:
         run_side(options)
         return

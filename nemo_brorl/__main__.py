@@ -6,8 +6,11 @@ import difflib
 import importlib
 import os
 import sys
+import traceback
+from types import TracebackType
 
 from nemo_brorl import __version__
+from nemo_brorl.core.console import write_error, write_out
 from nemo_brorl.core.errors import USER_ERROR, BroRLError
 
 INTERRUPTED = 130
@@ -80,16 +83,17 @@ def main() -> int:
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:2], "--help", *arguments[2:]]
     if not arguments or arguments[0] in ("-h", "--help"):
-        sys.stdout.write(usage())
+        write_out(usage())
         return 0 if arguments else USER_ERROR
+    sys.excepthook = show_bug
     command, *rest = arguments
     if command in ("-V", "--version"):
-        sys.stdout.write(f"nemo_brorl {__version__}\n")
+        write_out(f"nemo_brorl {__version__}\n")
         return 0
     if command not in COMMANDS:
         near = difflib.get_close_matches(command, COMMANDS, 1)
         hint = f". Did you mean {near[0]}?" if near else ""
-        sys.stderr.write(f"error: there is no command '{command}'{hint}\n\n{usage()}")
+        write_error(f"error: there is no command '{command}'{hint}\n\n{usage()}")
         return USER_ERROR
     module_name, _ = COMMANDS[command]
     sys.argv = [f"brorl {command}", *rest]
@@ -97,30 +101,33 @@ def main() -> int:
         # Other commands' modules are not imported: some take seconds.
         module = importlib.import_module(module_name)
         code = int(module.main(rest))
-        sys.stdout.flush()
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
         if library not in LIBRARIES:
             raise
-        sys.stderr.write(
-            f"error: `brorl {command}` needs {library}, which is not installed here: {LIBRARIES[library]}\n"
-        )
+        write_error(f"error: `brorl {command}` needs {library}, which is not installed here: {LIBRARIES[library]}\n")
         return USER_ERROR
     except BrokenPipeError:
         # The reader, such as `head`, has closed the pipe. Without this the flush at exit would fail once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except BroRLError as error:
-        sys.stderr.write(f"error: {error}\n")
+        write_error(f"error: {error}\n")
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
     return code
 
 
+def show_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Write the traceback of an exception that nobody expected, inert, to standard error."""
+    write_error("".join(traceback.format_exception(kind, error, trace)))
+
+
 def usage() -> str:
     """Return what `brorl --help` prints."""
-    lines = [f"  {name:<10} {summary}" for name, (_, summary) in COMMANDS.items()]
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {summary}" for name, (_, summary) in COMMANDS.items()]
     return (
         "usage: brorl COMMAND [options]\n\n"
         + "\n".join(lines)

@@ -1,24 +1,35 @@
-"""Print sizes of the four packages and how much they know of each other: `scripts/house_figures.py [CHECKOUT ...]`.
+"""Print sizes of the packages and how much they know of each other: `scripts/house_figures.py [--run] [CHECKOUT ...]`.
 
 There is one column for each checkout, older ones first, this one last. Everything is counted from the text of the
 files, and nothing is imported. "What a training run can import" is the static closure of imports from `commands/train`
-and the modules that actors and child processes start with, including imports inside functions.
+and the modules that actors and child processes start with, including imports inside functions. "Doors" are modules in
+a folder of a package that its modules outside of this folder import. Code lines are neither blank nor docstring nor
+comment. `--run` also counts the functions of the backend that a run of two steps calls, in about two minutes.
+
+The exit code is 1 where a figure of this checkout is above its bound in `scripts/bounds.toml`.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import re
+import subprocess
 import sys
+import tempfile
+import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 # Folder of each package within a checkout.
-PACKAGES = {"nemo_brorl": ".", "brorl_graders": "graders", "brorl_lab": "lab", "brorl_launcher": "launcher"}
+PACKAGES = dict(nemo_brorl=".", brorl_graders="graders", brorl_lab="lab", brorl_launcher="launcher", bench=".")
+OTHER_FOLDERS = ("graders/bench", "lab/studies", "scripts", "examples")
+SIZES = tomllib.loads((ROOT / "scripts/bounds.toml").read_text(encoding="utf-8"))["size"]
+BOUNDS = {f"{name}: {kind}": bound for name, bounds in SIZES.items() for kind, bound in bounds.items()}
 STARTED_BY_NAME = re.compile(r"\.(?:child|fork_server|harness|episode_process|engine_actor|worker|writer)$")
-LONGEST = 10
 # Settings of rollouts and dynamic_sampling that select how batches are sampled.
 MODES = ("allocation", "unfinished", "overlap", "fill", "mean_over", "order", "in_flight", "carry_over", "enabled")
 
@@ -41,6 +52,21 @@ def modules(root: Path) -> Modules:
 def lines(path: Path) -> int:
     """Return the number of lines in a text file."""
     return len(path.read_text(encoding="utf-8").splitlines())
+
+
+@cache
+def kinds(path: Path) -> Counter[str]:
+    """Return the numbers of lines of code, docstrings and comments in a Python file."""
+    text = path.read_text(encoding="utf-8")
+    docstrings: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if ast.get_docstring(node, clean=False) is not None:
+            docstrings.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    rest = [line.strip() for number, line in enumerate(text.splitlines(), 1) if number not in docstrings]
+    comments = sum(line.startswith("#") for line in rest)
+    return Counter(code=sum(map(bool, rest)) - comments, docstrings=len(docstrings), comments=comments)
 
 
 @cache
@@ -101,10 +127,24 @@ def mutual_folders(known: Modules) -> int:
     return sum(one < other and (other, one) in pairs for one, other in pairs)
 
 
-def comments(paths: list[Path]) -> float:
-    """Return the number of comment lines per 1,000 lines of the given files."""
-    texts = [line.strip() for path in paths for line in path.read_text(encoding="utf-8").splitlines()]
-    return 1000 * sum(text.startswith("#") for text in texts) / len(texts)
+def doors(root: Path, package: str) -> int:
+    """Return the number of modules in folders of a package that its modules outside of their folder import."""
+    own = {module: path for module, path in modules(root).items() if module.split(".")[0] == package}
+    top = root / PACKAGES[package] / package
+    rooms = {module: path.relative_to(top).parts[0] for module, path in own.items() if path.parent != top}
+    return len({target for module, target in edges(own) if target in rooms and rooms.get(module) != rooms[target]})
+
+
+def growth(root: Path) -> dict[str, int]:
+    """Return the lines of each kind and the doors of each package, and of everything but tests."""
+    counts = {}
+    for package, place in PACKAGES.items():
+        counts[package] = sum(map(kinds, (root / place / package).rglob("*.py")), Counter())
+        counts[package]["doors"] = doors(root, package)
+    others = [path for folder in OTHER_FOLDERS for path in (root / folder).rglob("*.py")]
+    counts["other folders"] = sum(map(kinds, others), Counter())
+    counts["in all"] = sum(counts.values(), Counter())
+    return {f"{name}: {kind}": count for name, found in counts.items() for kind, count in found.items()}
 
 
 def declarations(path: Path) -> Iterator[tuple[str, str, ast.Call]]:
@@ -142,7 +182,6 @@ def figures(root: Path) -> dict[str, str]:
     for package in PACKAGES:
         own = [path for module, path in known.items() if module.split(".")[0] == package]
         found[f"{package}: lines, modules"] = f"{sum(map(lines, own)):,} / {len(own)}"
-    backend = [path for module, path in known.items() if module.split(".")[0] == "nemo_brorl"]
     reached = [name for name in closure(known) if name.startswith("nemo_brorl")]
     size = sum(lines(known[name]) for name in reached)
     found["backend that a training run can import"] = f"{size:,} / {len(reached)}"
@@ -154,18 +193,43 @@ def figures(root: Path) -> dict[str, str]:
     trainer = root / "nemo_brorl/training/trainer.py"
     own_imports = re.findall(r"^from nemo_brorl", trainer.read_text(encoding="utf-8"), re.MULTILINE)
     found["training/trainer.py: lines, imports of ours"] = f"{lines(trainer)} / {len(own_imports)}"
-    longest = sorted(backend, key=lines, reverse=True)[:LONGEST]
-    found[f"comments in 1,000 lines, {LONGEST} longest files"] = f"{comments(longest):.1f}"
-    found["bench/: lines"] = f"{sum(map(lines, (root / 'bench').rglob('*.py'))):,}"
-    return found
+    return found | {name: f"{count:,}" for name, count in growth(root).items()}
 
 
-def main(checkouts: list[str]) -> None:
-    """Print the figures, with one column for each checkout."""
-    columns = [figures(Path(root).resolve()) for root in checkouts] + [figures(ROOT)]
+def functions_of_a_run() -> dict[str, int]:
+    """Run two steps of sums_cpu in a temporary folder, and return how many functions of the backend they call."""
+    with tempfile.TemporaryDirectory() as folder:
+        tracer = [sys.executable, str(ROOT / "scripts/called_functions.py"), "--trace", f"{folder}/trace", "--"]
+        overrides = ["trainer.max_steps=2", f"exp_manager.explicit_log_dir={folder}/run"]
+        command = [*tracer, "train", "--config-name", "sums_cpu", *overrides]
+        printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    found = re.findall(r"^(functions called|without the policy's ranks): ([\d,]+)", printed, re.MULTILINE)
+    return {f"two-step run: {name}": int(count.replace(",", "")) for name, count in found}
+
+
+def above(found: dict[str, int]) -> list[str]:
+    """Return a message for each figure that is above its bound."""
+    over = {name: count - BOUNDS[name] for name, count in found.items() if count > BOUNDS.get(name, count)}
+    remedy = "Delete as much, or raise the bound as the header of scripts/bounds.toml allows."
+    return [f"{name}={found[name]:,}: {excess:,} above its bound. {remedy}" for name, excess in over.items()]
+
+
+def main() -> int:
+    """Print the figures, one column a checkout, and return 1 where this checkout is above a bound."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", action="store_true")
+    parser.add_argument("checkouts", nargs="*", type=Path)
+    options = parser.parse_args()
+    columns = [figures(root.resolve()) for root in options.checkouts] + [figures(ROOT)]
     for name in columns[-1]:
         print(f"{name:<50}" + "".join(f"{column[name]:>18}" for column in columns))
+    run = functions_of_a_run() if options.run else {}
+    for name, count in run.items():
+        print(f"{name:<50}{count:>18,}")
+    messages = above(growth(ROOT) | run)
+    print(*messages, sep="\n", end="\n" if messages else "", file=sys.stderr)
+    return int(bool(messages))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    raise SystemExit(main())

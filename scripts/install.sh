@@ -25,14 +25,14 @@ stamp=$venv/.brorl-installed
 wanted="$kind $(cat "requirements/$kind"*.txt pyproject.toml graders/pyproject.toml | sha256sum | cut -d' ' -f1)"
 [[ -f $stamp && $(<"$stamp") == "$wanted" && -x $venv/bin/python ]] && exit 0
 
-is_supported() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null; }
+is_supported() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null; }
 
 find_python() {
     local candidate
-    for candidate in ${PYTHON:-python3 python3.12 python3.11}; do
+    for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11}; do
         if command -v "$candidate" >/dev/null && is_supported "$candidate"; then command -v "$candidate"; return; fi
     done
-    fail "Python 3.11 or 3.12 is needed and ${PYTHON:-python3} is not: install one, or name it with PYTHON=/path/to/python3.11"
+    fail "Python 3.11 to 3.13 is needed and ${PYTHON:-python3} is not: install one, or name it with PYTHON=/path/to/python3.11"
 }
 
 check_machine() {
@@ -69,15 +69,22 @@ install_list() { pip_install --no-deps --no-compile --require-hashes --no-build-
 # Compile all packages on all cores, because pip would use one core. Files that this Python cannot compile, such as templates, are skipped.
 compile_packages() { "$venv/bin/python" -m compileall -qq -j 0 "$venv"/lib/python3.*/site-packages >/dev/null 2>&1 || true; }
 
-# Install torch without CUDA if one of pip's indexes has it. Otherwise the list installs PyPI's torch, and CUDA's libraries follow.
+# Install torch without CUDA if its list has a sum for this Python, as the list's first line says, and pip finds the wheel. Otherwise the
+# next list installs PyPI's torch, and CUDA's libraries follow. pip is asked first, because the errors of a failed installation have many
+# wordings. An index that cannot be reached offers no wheel, and the next step reports it.
 install_cpu_torch() {
-    local errors=$venv/torch_errors.txt
-    if (install_list requirements/cpu-torch.txt) 2>"$errors"; then return; fi
-    if ! grep -q 'No matching distribution' "$errors"; then
-        cat "$errors" >&2
-        exit 1
+    local list=requirements/cpu-torch.txt python version reason
+    python=$("$venv/bin/python" -c 'import sys; print("{}.{}".format(*sys.version_info))')
+    version=$(sed -n 's/^torch==\([^ ]*\).*/\1/p' "$list")
+    if ! sed -n 1p "$list" | grep -wF "$python" >/dev/null; then
+        reason="$list has no sum of torch without CUDA for Python $python"
+    elif ! "$venv/bin/python" -m pip index versions torch 2>/dev/null | tr -s ' (),' '\n' | grep -xF "$version" >/dev/null; then
+        reason="no index of pip's offers torch without CUDA for Python $python (PIP_EXTRA_INDEX_URL names an index)"
+    else
+        install_list "$list"
+        return
     fi
-    say "    no index of pip's offers torch without CUDA: 2.6 GB more are installed (PIP_EXTRA_INDEX_URL names an index)"
+    say "    $reason: 2.6 GB more are installed"
     cuda=1
 }
 

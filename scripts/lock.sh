@@ -3,7 +3,7 @@
 # `graders` writes the packages that the graders' tests need, with their lines of cpu.txt. `cpu` writes this list, too.
 #
 # --keep keeps the versions and fetches their sums again. Needs uv (`pip install uv`). The lists are for Linux on x86-64 and
-# Python 3.11 and 3.12. Sums are PyPI's, of all wheels and sources of a version, for every platform. UV_FIND_LINKS and UV_INDEX name
+# Python 3.11 to 3.13. Sums are PyPI's, of all wheels and sources of a version, for every platform. UV_FIND_LINKS and UV_INDEX name
 # other sources to choose versions from. Resolve cpu.txt where uv finds torch's CPU build, whose sums are written by hand
 # (cpu-torch.txt). Its local part (+cpu) is cut off here, and the packages that PyPI's build also needs go to cpu-cuda.txt.
 # (`echo NAME==VERSION | uv pip compile - --no-deps --generate-hashes` prints sums for lists written by hand.)

@@ -68,7 +68,7 @@ def _numbers(plan: Plan) -> dict[str, str]:
     numbers["a checkpoint on disk, GiB"] = f"{plan.node.checkpoint_gib:.1f}"
     numbers["cache of an engine, tokens"] = f"{plan.engine.cache_tokens:,}"
     numbers["rollouts at a time"] = f"{plan.engine.concurrency:,}"
-    for name in ("generate", "log_prob", "update", "sync"):
+    for name in ("generate", "log_prob", "update", "sync", "validate"):
         numbers[f"{name}, s"] = f"{stages[name]:,.1f}"
     seconds = plan.time.seconds
     numbers["a step, s"] = f"{seconds:,.1f}"

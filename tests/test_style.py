@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts import house_figures
 from scripts.prose_check import BOUNDS, figures, read_prose
 from tests.support.source_tree import ROOT, functions, name, package_files, python_files, tree
 
@@ -91,4 +92,8 @@ def test_no_path_or_registry_of_one_machine_is_written_down() -> None:
 
 def test_prose_stays_within_its_bounds() -> None:
     over = {name: value for name, value in figures(read_prose()).items() if value > BOUNDS[name]}
-    assert over == {}, "`python scripts.prose_check.py --findings` lists them"
+    assert over == {}, "`python scripts/prose_check.py --findings` lists them"
+
+
+def test_size_stays_within_its_bounds() -> None:
+    assert house_figures.above(house_figures.growth(ROOT)) == []

@@ -83,6 +83,12 @@ def measure(setting: Setting) -> Ceilings:
     return ceilings
 
 
+def measure_once(setting: Setting) -> None:
+    """Measure and save the rates, which a part with floors needs, unless another part has saved them."""
+    if not setting.ceilings_file.exists():
+        setting.save_ceilings(measure(setting))
+
+
 def main() -> None:
     """Measure and keep."""
     setting = open_setting("ceilings", __doc__)

@@ -16,6 +16,7 @@ import statistics
 from dataclasses import dataclass
 
 from bench.generation import PromptMaker, time_pool
+from bench.gpu.ceilings import measure_once
 from bench.gpu.colocated import config_for, start
 from bench.gpu.floors import GenerationWork, generation_seconds
 from bench.gpu.record import Row
@@ -100,7 +101,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main() -> None:
     """One engine for everything."""
-    setting = open_setting("generation", __doc__, add_arguments, with_floors=True)
+    setting = open_setting("generation", __doc__, add_arguments)
+    measure_once(setting)
     sizes, samples, in_flight = SIZES, setting.extra.samples, setting.extra.in_flight
     if setting.is_tiny:
         sizes, samples, in_flight = TINY_SIZES, 32, 16

@@ -31,7 +31,7 @@ def config_for(setting: Setting, **policy: Any) -> BroRLConfig:
     config.policy.attention = "auto" if setting.is_tiny else os.environ.get("BENCH_ATTENTION", "auto")
     config.policy.log_prob_chunk_tokens = 8192  # as GPU recipes have it
     if not setting.is_tiny:
-        config.policy.recompute = "full"  # as brorl_1gpu has it: rows of 16,384 keep 34 GB of activations without
+        config.policy.recompute = "full"  # rows of 16,384 keep 34 GB of activations without
     for name, value in policy.items():
         assert hasattr(config.policy, name), name
         setattr(config.policy, name, value)

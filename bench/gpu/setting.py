@@ -50,7 +50,7 @@ class Setting:
 
     @property
     def ceilings(self) -> Ceilings:
-        """As the part `ceilings`, or `open_setting`, has measured them."""
+        """As `bench/gpu/ceilings.py` has measured them."""
         return Ceilings(**json.loads(self.ceilings_file.read_text()))
 
     def save_ceilings(self, ceilings: Ceilings) -> None:
@@ -62,12 +62,10 @@ def open_setting(
     part: str,
     description: str | None,
     add: Callable[[argparse.ArgumentParser], Any] | None = None,
-    with_floors: bool = False,
 ) -> Setting:
     """Read a part's command line, and return the setting that the part runs in.
 
-    `add` gives the parser arguments of the part's own. A part with floors measures the card's ceilings, unless another
-    part has stored them. Raises SystemExit without a GPU unless `--tiny`.
+    `add` gives the parser arguments of the part's own. Raises SystemExit without a GPU unless `--tiny`.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=Path("runs/gpu"), help="folder of the JSON files, one a part")
@@ -87,12 +85,7 @@ def open_setting(
     results.detail("versions", versions())
     shutil.rmtree(work / name, ignore_errors=True)  # a run folder of an earlier call would be refused
     ceilings = options.results / ("ceilings_tiny.rates" if options.tiny else "ceilings.rates")
-    setting = Setting(results, options.tiny, work / "models", work / name, ceilings, options)
-    if with_floors and not ceilings.exists():
-        from bench.gpu.ceilings import measure  # which imports this module
-
-        setting.save_ceilings(measure(setting))
-    return setting
+    return Setting(results, options.tiny, work / "models", work / name, ceilings, options)
 
 
 def versions() -> dict[str, str]:

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from bench.gpu.ceilings import measure_once
 from bench.gpu.floors import TokenWork, separate_documents, shared_prompt, training_flops, training_seconds
 from bench.gpu.one_rank import OneRank, TrainingStep, config_for, open_rank, packed_group
 from bench.gpu.parity import RECIPES
@@ -219,7 +220,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main() -> None:
     """bf16 first, then the layouts, which hold a target, then FP8."""
-    setting = open_setting("throughput", __doc__, add_arguments, with_floors=True)
+    setting = open_setting("throughput", __doc__, add_arguments)
+    measure_once(setting)
     sizes = TINY_SIZES if setting.is_tiny else SIZES
     if setting.extra.micro_batch:
         sizes = replace(sizes, micro_batch=setting.extra.micro_batch)

@@ -14,6 +14,7 @@ import argparse
 import statistics
 from pathlib import Path
 
+from bench.gpu.ceilings import measure_once
 from bench.gpu.colocated import PeakUse, config_for, disagreement, start
 from bench.gpu.floors import sync_seconds
 from bench.gpu.record import Row
@@ -78,7 +79,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main() -> None:
     """Measure the weight sync from a policy to an engine that has another model of the same shape."""
-    setting = open_setting("weight_ipc", __doc__, add_arguments, with_floors=True)
+    setting = open_setting("weight_ipc", __doc__, add_arguments)
+    measure_once(setting)
     shape, name = (TINY, "tiny") if setting.is_tiny else (QWEN_1_5B, "1.5B_shape")
     policy_model = make_model(setting.models / name, shape)
     engine_model = with_tokenizer(make_model(setting.models / f"{name}_other", shape, seed=1))

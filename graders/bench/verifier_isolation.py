@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import statistics
 import time
 from collections.abc import Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from brorl_graders.base.payload import Deadlines
-from brorl_graders.processes.child_process import Isolation, ScoringTask, cpu_time
+from brorl_graders.processes.child_process import Isolation, ScoringTask
 from brorl_graders.processes.process_pool import ProcessPool
 
 from graders.tests.support.gym_questions import gym_payloads
@@ -31,6 +33,12 @@ def ended_children_cpu_s() -> float:
     """Return the CPU seconds of all children of this process that have exited."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
+
+
+def own_cpu_s(process: int) -> float:
+    """Return the CPU seconds of another process, without those of its children."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def score_groups(payloads: Sequence[dict[str, Any]], size: int, is_shared: bool) -> tuple[float, float]:
@@ -51,7 +59,7 @@ def score_groups(payloads: Sequence[dict[str, Any]], size: int, is_shared: bool)
             texts = [f"<answer>{payload['answer']}{number}</answer>" for number in range(size)]
             pool.score("reasoning_gym", payload, texts)
         seconds = time.perf_counter() - start
-        unfinished_cpu_s = sum(map(cpu_time, pool.child_pids()))  # children that exit with the fork server
+        unfinished_cpu_s = sum(map(own_cpu_s, pool.child_pids()))  # children that exit with the fork server
     finally:
         pool.close()
         ScoringTask.isolation = isolation  # type: ignore[method-assign]

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from brorl_graders.environments.protocol import Action, Environment, Step
     from brorl_graders.environments.registry import first_messages, make_environment
     from brorl_graders.grading import Grade, Pool, grade
+    from brorl_graders.named_code import NamedCode, look_up
     from brorl_graders.verifiers.registry import (
         check_name,
-        check_params,
         check_payload,
         endpoints_in,
         is_open,
@@ -50,6 +50,7 @@ __all__ = [
     "DataError",
     "Environment",
     "Grade",
+    "NamedCode",
     "Pool",
     "ResourceError",
     "ServiceError",
@@ -59,7 +60,6 @@ __all__ = [
     "answers_of",
     "boxed_answers",
     "check_name",
-    "check_params",
     "check_payload",
     "endpoints_in",
     "first_messages",
@@ -68,6 +68,7 @@ __all__ = [
     "is_address",
     "is_open",
     "is_reference",
+    "look_up",
     "lowest_right",
     "make_environment",
     "names_in",
@@ -97,7 +98,8 @@ _NAMES_OF_MODULES = {
     "environments.protocol": ("Action", "Environment", "Step"),
     "environments.registry": ("first_messages", "make_environment"),
     "grading": ("Grade", "Pool", "grade"),
-    "verifiers.registry": ("check_name", "check_params", "check_payload", "endpoints_in", "is_open", "names_in"),
+    "named_code": ("NamedCode", "look_up"),
+    "verifiers.registry": ("check_name", "check_payload", "endpoints_in", "is_open", "names_in"),
 }
 _MODULE_OF: dict[str, str] = {}
 for _module, _names in _NAMES_OF_MODULES.items():

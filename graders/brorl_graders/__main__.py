@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from brorl_graders.base.errors import BroRLError
+from brorl_graders.base.foreign import DIGITS, LARGE, inert, read_json
 from brorl_graders.grading import SECONDS, Pool
 
 
@@ -27,10 +28,10 @@ def main() -> int:
     with Pool(options.seconds) as pool:
         for number, line in enumerate(options.file.read_text(encoding="utf-8").splitlines(), 1):
             try:
-                row = json.loads(line)
+                row = read_json(line, digits=DIGITS, most_bytes=LARGE)
                 [one] = pool.grade(row["verifier"], row["payload"], [row["response"]])
             except (BroRLError, ValueError, KeyError, TypeError) as error:
-                sys.stderr.write(f"error: {options.file}, line {number}: {error}\n")
+                sys.stderr.write(inert(f"error: {options.file}, line {number}: {error}\n"))
                 return 2
             sys.stdout.write(json.dumps(one._asdict()) + "\n")
     return 0

@@ -49,6 +49,9 @@ class Processes(Protocol):
     def child_pids(self) -> list[int]:
         """Return the process ids of the child processes that score responses."""
 
+    def take_late_s(self) -> float:
+        """Return the seconds since the last call that processes lost to texts that were ended at their deadline."""
+
     def close(self) -> None:
         """End all processes that score responses."""
 
@@ -63,16 +66,18 @@ class Pool:
         services: ServiceLimits | None = None,
         record_folder: Path | None = None,
         worker: int = 0,
+        num_at_once: int | None = None,
         processes: Processes | None = None,
     ) -> None:
         """Start the processes that grade responses.
 
         `seconds` limits the time for one response. A response that takes longer has a failed grade. `services` limits
         requests to scoring services. With `record_folder` the answers of services are stored there, in one file for
-        each `worker`. `processes` replaces the pool's own processes.
+        each `worker`. `num_at_once` processes score at once, None for one on each core. `processes` replaces the pool's
+        own processes.
         """
         deadlines = seconds if isinstance(seconds, Deadlines) else Deadlines(seconds)
-        self._processes = processes or ProcessPool(deadlines)
+        self._processes = processes or ProcessPool(deadlines, num_at_once)
         self._service_limits = services or ServiceLimits()
         self._record_folder = record_folder
         self._worker = worker
@@ -140,9 +145,11 @@ class Pool:
     def take_usage(self) -> dict[str, float]:
         """Return counts and seconds of requests to scoring services since the last call of this method, by metric.
 
-        The names of the metrics come without the prefix of their group.
+        The names of the metrics come without the prefix of their group. `late_s` is the time of processes for texts
+        that were ended at their deadline.
         """
-        return self._services().take_usage()
+        usage = {} if self._remote is None else self._remote.take_usage()
+        return {**usage, "late_s": self._processes.take_late_s()}
 
     def close(self) -> None:
         """End the processes that score responses, and the client of scoring services."""

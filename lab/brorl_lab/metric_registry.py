@@ -24,6 +24,7 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
             Metric("mean", "", _ROLLOUTS, "Raw reward"),
             Metric("{task}", "", _ROLLOUTS, "Raw reward of one task's prompts"),
             Metric("num_failed", "responses", _COUNT, "Responses whose verifier failed: reward 0"),
+            Metric("late_s", "s", _COUNT, "Time that processes lost to verifiers ended at their deadline"),
         ),
     ),
     "reward_watch": (

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from brorl_graders.base.foreign import LARGE, record_object
 
 from brorl_lab.paired_test import PairedTest, paired_test
 from nemo_brorl.core.errors import CheckpointError
@@ -49,7 +49,7 @@ def read_evaluation(path: Path) -> EvaluationScores:
     Raises CheckpointError when the file cannot be read or was written by another version.
     """
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = record_object(path, LARGE)
         successes: dict[str, Successes] = {}
         for name, item in record["benchmarks"].items():
             successes[name] = {uid: share_right(digits) for uid, digits in item["prompts"].items()}

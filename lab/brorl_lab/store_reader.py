@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from brorl_graders.base.foreign import DIGITS, LARGE, SMALL, VAST, open_record, read_json
 
 from nemo_brorl.cluster.object_store import fetch_all, store
 from nemo_brorl.core.errors import ConfigError, DataError
@@ -49,7 +49,7 @@ def read_step(run_folder: Path, step: int, fates: Collection[str] | None = None)
     """
     files = StoreFiles(run_folder)
     with _data_errors(files, step):
-        groups = pq.read_table(files.groups(step))
+        groups = read_table(files.groups(step))
         numbers = _step_numbers(groups)
         stored = tuple(_stored_groups(groups, files.rollouts(step), fates))
     return StepRecord(
@@ -73,12 +73,23 @@ def _data_errors(files: StoreFiles, step: int) -> Iterator[None]:
         raise DataError(f"step {step} in {files.folder} cannot be read: {error}") from error
 
 
+def read_payload(text: str) -> Any:
+    """Return the payload of a stored prompt. Raises ValueError."""
+    return read_json(text, digits=DIGITS, most_bytes=LARGE)
+
+
+def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return a table of the rollout store. Raises DataError, OSError and ArrowException."""
+    with open_record(path, VAST) as file:
+        return pq.read_table(file, columns=None if columns is None else list(columns))
+
+
 def _step_numbers(groups: pa.Table) -> dict[str, Any]:
     """Return the metadata of a stored training step, such as the policy's version and the learning rate.
 
     Raises DataError when the step is stored in another format.
     """
-    numbers: dict[str, Any] = json.loads(groups.schema.metadata[METADATA])
+    numbers: dict[str, Any] = read_json(groups.schema.metadata[METADATA], most_bytes=SMALL)
     if numbers["format"] != FORMAT:
         raise DataError(f"a stored step has format {numbers['format']}, this version reads {FORMAT}")
     return numbers
@@ -93,7 +104,7 @@ def _stored_groups(
 
     Row group k of the Parquet file of rollouts belongs to row k of the file of groups.
     """
-    with pq.ParquetFile(rollouts) as file:
+    with open_record(rollouts, VAST) as raw, pq.ParquetFile(raw) as file:
         for number, row in enumerate(groups.to_pylist()):
             if fates is None or row["fate"] in fates:
                 yield _stored_group(row, file.read_row_group(number))
@@ -106,7 +117,8 @@ def num_left_out(run_folder: Path, step: int) -> int:
     """
     path = StoreFiles(run_folder).groups(step)
     try:
-        numbers = json.loads(pq.read_schema(path).metadata[METADATA])
+        with open_record(path, VAST) as file:
+            numbers = read_json(pq.read_schema(file).metadata[METADATA], most_bytes=SMALL)
     except (OSError, pa.ArrowException, *MALFORMED) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
     return int(numbers.get("left_out", 0))
@@ -160,7 +172,7 @@ def sampled_prompts(run_folder: Path, steps: Iterable[int]) -> Iterator[Prompt]:
     files = StoreFiles(run_folder)
     for step in steps:
         with _data_errors(files, step):
-            rows = pq.read_table(files.groups(step)).to_pylist()
+            rows = read_table(files.groups(step)).to_pylist()
             prompts = [_prompt(row) for row in rows if row["origin"] == "sampled"]
         yield from prompts
 
@@ -210,7 +222,7 @@ def _prompt(row: Mapping[str, Any]) -> Prompt:
         task=row["task"],
         verifier=row["verifier"],
         token_ids=tuple(row["prompt_ids"]),
-        payload=json.loads(row["payload"]),
+        payload=read_payload(row["payload"]),
         domain=row["domain"],
         messages=tuple(row["messages"]),
     )

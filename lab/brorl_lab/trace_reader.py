@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gzip
-import json
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from brorl_graders.base.foreign import LARGE, open_record, read_json
+
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.timeline import TimelineSpan
 from nemo_brorl.training.trace_files import FOLDER, MICRO, ROLLOUTS, Event, file_name, micros, steps_in
+
+MAX_TRACE = 1 << 28  # largest timeline of a step, unpacked, in bytes
 
 
 def timeline_steps(run_folder: Path) -> list[int]:
@@ -29,8 +32,8 @@ def read_spans(
     """
     path = run_folder / FOLDER / file_name(step)
     try:
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            trace = json.load(file)
+        with open_record(path, LARGE) as packed, gzip.GzipFile(fileobj=packed) as file:
+            trace = read_json(file.read(MAX_TRACE + 1), most_bytes=MAX_TRACE)
         zero = micros(trace["otherData"]["began_at"])
         return list(_spans(trace["traceEvents"], zero))
     except FileNotFoundError as error:

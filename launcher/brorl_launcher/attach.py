@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+
+from brorl_graders.base.foreign import SMALL, VAST, open_record, record_text
 
 from brorl_launcher import slurm
 from brorl_launcher.command_line import command_parser
@@ -16,6 +17,7 @@ from brorl_launcher.find_run import Target, find_target, newest_log
 from brorl_launcher.job.ray_node import session_name
 from brorl_launcher.run_state import read_run
 from brorl_launcher.status import is_going_on
+from nemo_brorl.core.console import without_colours, write_error, write_out
 from nemo_brorl.core.errors import ConfigError, ResourceError
 
 POLL_S = 0.5  # a shared file system sends no notice of appended lines
@@ -76,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
         job = running_job(target)
         node = choose_node(job, options.node)
         command = step_command(target, job, node, is_outside=options.host)
-        sys.stderr.write(f"a shell on {node}, in job {job.id}; it ends with the job\n")
+        write_error(f"a shell on {node}, in job {job.id}; it ends with the job\n")
         os.execvp("srun", [*command, "--pty", "bash", "-i"])
     if options.logs is not None:
         return show_node_logs(target, options.logs, options.lines, options.host)
@@ -141,7 +143,7 @@ def has_container(target: Target) -> bool:
     script = target.run / "launch" / "job.sbatch"
     if not script.is_file():
         return False
-    return re.search(r"^export BRORL_CONTAINER=\S", script.read_text("utf-8"), re.MULTILINE) is not None
+    return re.search(r"^export BRORL_CONTAINER=\S", record_text(script, SMALL), re.MULTILINE) is not None
 
 
 def show_node_logs(
@@ -155,9 +157,8 @@ def show_node_logs(
     Raises ResourceError when no job of the run is running.
     """
     for path in kept_logs(target, node):
-        sys.stdout.write(f"==> {path}\n")
-        sys.stdout.writelines(f"{line}\n" for line in last_lines(path, lines))
-    sys.stdout.flush()
+        write_out(f"==> {path}\n")
+        write_out("".join(f"{line}\n" for line in last_lines(path, lines)))
     job = running_job(target)
     name = choose_node(job, node)
     command = [
@@ -197,14 +198,12 @@ def follow_log(
         states = [f"{job.id} is {job.state} {job.reason}".strip() for job in target.jobs]
         where = ", ".join(states) or "a run without a job writes to the terminal that it was started in"
         raise ResourceError(f"{target.run or name}: has no log yet: {where}; `brorl status {name}` shows how far it is")
-    sys.stderr.write(f"{log}\n")
+    write_error(f"{log}\n")
     for line in last_lines(log, lines):
-        sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+        write_out(f"{line}\n")
     if goes_on:
         for text in read_appended_text(log, lambda: _is_still_going_on(name)):
-            sys.stdout.write(text)
-            sys.stdout.flush()
+            write_out(without_colours(text))
     return 0
 
 
@@ -228,7 +227,7 @@ def read_appended_text(
     A truncated file is read again from its start. `poll_s`: seconds between reads, `ask_s`: seconds between calls of
     `goes_on`.
     """
-    with path.open("rb") as file:
+    with open_record(path, VAST) as file:
         file.seek(0, 2)
         asked_at = time.monotonic()
         while True:
@@ -250,7 +249,7 @@ def read_appended_text(
 
 def last_lines(path: Path, number: int) -> list[str]:
     """Return the last `number` lines of a file, reading it from its end."""
-    with path.open("rb") as file:
+    with open_record(path, VAST) as file:
         position = file.seek(0, 2)
         tail = b""
         while position > 0 and tail.count(b"\n") <= number:
@@ -258,4 +257,4 @@ def last_lines(path: Path, number: int) -> list[str]:
             position -= step
             file.seek(position)
             tail = file.read(step) + tail
-    return tail.decode("utf-8", errors="replace").splitlines()[-number:] if number else []
+    return without_colours(tail.decode("utf-8", errors="replace")).splitlines()[-number:] if number else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import time
@@ -54,7 +55,8 @@ def find_target(name: str) -> Target:
 def _target_of_run(folder: Path) -> Target:
     ids = job_ids(folder)
     if not ids:
-        return Target(folder)
+        note = "its jobs are not shown: only the user who launched them may read launch/"
+        return Target(folder, notes=(note,) if hidden_launches(Folders(folder)) else ())
     if not slurm.has_slurm("squeue"):
         note = f"not on this machine: of jobs {', '.join(ids[-MAX_ENDED:])} only files are shown"
         return Target(folder, notes=(note,))
@@ -171,6 +173,11 @@ def newest_log(target: Target) -> Path | None:
     return max(logs, key=lambda path: path.stat().st_mtime, default=None)
 
 
+def hidden_launches(folders: Folders) -> list[Path]:
+    """Return the launch folders of a run that this user may not enter, because another user launched it."""
+    return [launch for launch in folders.all_launches() if not os.access(launch, os.R_OK | os.X_OK)]
+
+
 def live_jobs(folders: Folders) -> list[slurm.SlurmJob]:
     """Return the queued and running jobs of a run, oldest first.
 
@@ -186,8 +193,14 @@ def live_jobs(folders: Folders) -> list[slurm.SlurmJob]:
 def refuse_live(folders: Folders) -> None:
     """Raise CheckpointError when a Slurm job of this run is queued or running, or when the run's heartbeat is fresh.
 
-    The training driver writes the heartbeat file, so a fresh one shows that the run folder is in use.
+    The training driver writes the heartbeat file, so a fresh one shows that the run folder is in use. Another user's
+    run is refused, too: its jobs cannot be known.
     """
+    if hidden := hidden_launches(folders):
+        raise CheckpointError(
+            f"{hidden[0]} may be read only by the user who launched this run: let that user go on with it, or choose "
+            "another exp_manager.explicit_log_dir"
+        )
     live = live_jobs(folders)
     if live:
         listed = ", ".join(f"{job.id} ({job.state})" for job in live)

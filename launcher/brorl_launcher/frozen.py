@@ -9,11 +9,12 @@ RUN/launch/command.txt: the command that rendered it
 RUN/launch/jobs.jsonl: the jobs that were submitted
 
 The folder is filled under another name and then renamed. An earlier launch of the run is kept as RUN/launch_1,
-launch_2, …
+launch_2, … Only the user who launches may enter these folders.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -27,7 +28,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from brorl_launcher.code_snapshot import CodeSnapshot
-from brorl_launcher.launch_folder import Folders
+from brorl_launcher.launch_folder import PRIVATE, Folders
 from nemo_brorl.config.load import to_config, to_yaml
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError
@@ -49,7 +50,7 @@ def freeze(
     """
     partial = folders.run / "launch.partial"
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    partial.mkdir(PRIVATE, parents=True)
     (folders.run / "logs").mkdir(exist_ok=True)
     (partial / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
     code.write(partial / "code")
@@ -58,6 +59,9 @@ def freeze(
         (partial / "uncommitted.patch").write_bytes(code.revision.patch)
     (partial / "job.sbatch").write_text(script, encoding="utf-8")
     (partial / "command.txt").write_text(f"{command}\n", encoding="utf-8")
+    for earlier in folders.all_launches():
+        with contextlib.suppress(PermissionError):  # another user's
+            earlier.chmod(PRIVATE)
     if folders.launch.exists():
         folders.launch.rename(_free_name(folders.run))
     partial.rename(folders.launch)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from brorl_launcher.code_snapshot import Revision
+from brorl_launcher.code_snapshot import Revision, join_names
 from brorl_launcher.launch_folder import Folders
 from brorl_launcher.site import Site
 from nemo_brorl.config.schema import BroRLConfig
@@ -51,6 +51,8 @@ def _head(job: JobPlan) -> Iterator[str]:
         "what happens in it."
     )
     yield f"# Code:     {job.revision}"
+    if job.revision.left_out:
+        yield f"# Left out: new files {join_names(job.revision.left_out)}"
     yield f"# Settings: {job.folders.config}; arguments of this script are Hydra overrides"
     yield f"# Again:    sbatch {_quoted(str(job.folders.script))}, or brorl submit --again {_quoted(str(run))}"
 

@@ -9,7 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from brorl_graders.base.foreign import LARGE, SMALL, read_json, record_lines
+
 from nemo_brorl.core.files import MALFORMED
+
+PRIVATE = 0o700  # mode of a launch folder
 
 
 @dataclass(frozen=True)
@@ -57,11 +61,13 @@ class Folders:
 def read_jobs(path: Path) -> list[dict[str, Any]]:
     """Return the submitted jobs in a `jobs.jsonl` file, oldest first, without half-written and damaged rows."""
     rows: list[dict[str, Any]] = []
-    if not path.is_file():
+    try:
+        lines = list(record_lines(path, LARGE))
+    except OSError:  # missing, or another user's
         return rows
-    for line in path.read_bytes().splitlines():
+    for line in lines:
         try:
-            row = json.loads(line)
+            row = read_json(line, most_bytes=SMALL)
         except MALFORMED:
             continue
         if _is_job(row):

@@ -16,9 +16,8 @@ def code_root() -> Path:
     return Path(nemo_brorl.__file__).resolve().parents[1]
 
 
-def package_folders() -> list[Path]:
-    """Return the folder of every package of this project, in a checkout or installed."""
-    root = code_root()
+def package_folders(root: Path) -> list[Path]:
+    """Return the folder of every package of this project in `root`, a checkout or a folder of installed packages."""
     found = []
     for package, place in FOLDER_OF_PACKAGE.items():
         for folder in (root / place / package, root / package):

@@ -5,6 +5,7 @@ All checks pass before anything is written. The cheapest ones come first.
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from brorl_launcher import slurm
 from brorl_launcher.cloud import KINDS, cloud_job, render_cloud_job
-from brorl_launcher.code_snapshot import CodeSnapshot, Revision
+from brorl_launcher.code_snapshot import CodeSnapshot, Revision, join_names
 from brorl_launcher.command_line import JobRequest, job_parser, read_request
 from brorl_launcher.find_run import refuse_live
 from brorl_launcher.frozen import absolute_paths, check_yaml, freeze, shell_command
@@ -26,8 +27,10 @@ from brorl_launcher.planner.proposals import advice_to_fit
 from brorl_launcher.site import Site, load_site, seconds_of
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.model_rules import check_model_rules
+from nemo_brorl.config.named_code import check_names
 from nemo_brorl.config.same_run import check_same_run
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.console import write_error, write_out
 from nemo_brorl.core.errors import ConfigError, ModelError, ResourceError
 
 EXAMPLES = """examples:
@@ -61,15 +64,15 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_intermixed_args(list(argv))
     request = read_request("render", argv, options)
     if options.to != "slurm":
-        sys.stdout.write(render_for_cloud(request, options.to, options.volume))
+        write_out(render_for_cloud(request, options.to, options.volume))
         return 0
     prepared = make_job(request, is_dry=options.dry_run)
     if options.dry_run:
-        sys.stdout.write(prepared.script)
+        write_out(prepared.script)
     else:
         folders = prepared.job.folders
-        sys.stdout.write(f"{folders.script}\n")
-        sys.stderr.write(f"submit it: brorl submit --again {folders.run}\n")
+        write_out(f"{folders.script}\n")
+        write_error(f"submit it: brorl submit --again {folders.run}\n")
     return 0
 
 
@@ -80,10 +83,11 @@ def render_for_cloud(request: JobRequest, kind: str, volume: str | None) -> str:
     """
     config = load_config(request.config_name, request.overrides, request.config_path)
     site = load_site(request.site_name, request.site_settings)
+    check_names(config, is_elsewhere=True)
     job = cloud_job(config, site, volume)
     if request.with_plan:
         for note in check_plan(config, site, request):
-            sys.stderr.write(f"note: {note}\n")
+            write_error(f"note: {note}\n")
     return render_cloud_job(job, kind)
 
 
@@ -98,7 +102,7 @@ def make_job(request: JobRequest, is_dry: bool) -> PreparedJob:
     with CodeSnapshot(code_root(), leave_out=job.folders.run) as code:
         prepared = check_job(job, code, request)
         for note in prepared.notes:
-            sys.stderr.write(f"note: {note}\n")
+            write_error(f"note: {note}\n")
         if not is_dry:
             command = shell_command(request.arguments, Path.cwd())
             freeze(job.folders, job.config, code, prepared.script, command)
@@ -134,6 +138,8 @@ def read_job(request: JobRequest) -> JobPlan:
         check_model_rules(config)
     check_same_run(config)
     interpreter = site.python or (None if site.container else sys.executable)
+    folders_of_job = [str(code_root()), *site.environment.get("PYTHONPATH", "").split(os.pathsep)]
+    check_names(config, is_elsewhere=interpreter != sys.executable, folders=folders_of_job)
     return JobPlan(folders, config, site, interpreter, Revision(None))
 
 
@@ -150,6 +156,11 @@ def check_job(job: JobPlan, code: CodeSnapshot, request: JobRequest) -> Prepared
         )
     if code.revision.changed:
         notes.append(f"the code differs from its commit and is frozen as it is: {code.revision}")
+    if code.revision.left_out:
+        notes.append(
+            f"new to git and not frozen, because only new files of packages and conf/ are: "
+            f"{join_names(code.revision.left_out)}. `git add` what the job needs, or put it on PYTHONPATH of every node"
+        )
     limit_s = job.config.trainer.time_limit_s
     if limit_s is not None and limit_s < seconds_of(job.site.time) - job.site.signal_s:
         notes.append(

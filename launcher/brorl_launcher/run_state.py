@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 import time
@@ -11,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from brorl_graders.base.foreign import SMALL, VAST, RecordError, open_record, read_json, record_json
+
 from brorl_launcher.launch_folder import read_jobs
 from nemo_brorl.core.files import MALFORMED
-from nemo_brorl.core.recorded_yaml import RecordError, read_record, setting_of
+from nemo_brorl.core.recorded_yaml import read_record, setting_of
 from nemo_brorl.core.step_time import step_seconds
 
 TAIL_BYTES = 1 << 20  # part of metrics.jsonl that is read; a row has a few KiB
@@ -89,7 +90,7 @@ def read_run(folder: Path) -> RunStatus:
 def read_heartbeat(folder: Path) -> HeartbeatFile | None:
     """Return the heartbeat of a run folder, or None when the file is missing or damaged."""
     try:
-        row = json.loads((folder / "heartbeat.json").read_text(encoding="utf-8"))
+        row = record_json(folder / "heartbeat.json", SMALL)
         return HeartbeatFile(
             str(row["state"]),
             str(row["stage"]),
@@ -117,16 +118,16 @@ def last_rows(path: Path, num_bytes: int = TAIL_BYTES) -> list[Row]:
     Half-written rows are left out, and so are values that are not numbers.
     """
     try:
-        with path.open("rb") as file:
+        with open_record(path, VAST) as file:
             size = file.seek(0, 2)
             file.seek(max(size - num_bytes, 0))
-            lines = file.read().decode("utf-8", errors="replace").splitlines()
-    except OSError:
+            lines = file.read(num_bytes).splitlines()
+    except (OSError, RecordError):
         return []
     rows: list[Row] = []
     for line in lines:
         try:
-            row = json.loads(line)
+            row = read_json(line, most_bytes=num_bytes)
         except MALFORMED:
             continue
         if isinstance(row, dict) and isinstance(row.get("step"), int):

@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from brorl_graders.base.foreign import RecordError
+
 from brorl_launcher.command_line import command_parser
 from brorl_launcher.run_state import PACE_STEPS, HeartbeatFile, Row, last_rows, read_run
 from brorl_launcher.status import OLD_S, format_duration
-from nemo_brorl.core.console import Console
+from nemo_brorl.core.console import Console, write_out
 from nemo_brorl.core.errors import BroRLError, DataError
-from nemo_brorl.core.recorded_yaml import RecordError, read_record, setting_of
+from nemo_brorl.core.recorded_yaml import read_record, setting_of
 from nemo_brorl.core.step_time import step_seconds
 
 SIGNS = ("config.yaml", "metrics.jsonl", "heartbeat.json")  # two of these make a run folder
@@ -74,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
         for run in run_folders(folder):
             found.append(summarize_run(run, time.time()))
     if options.json:
-        sys.stdout.write(json.dumps([asdict(run) for run in found]) + "\n")
+        write_out(json.dumps([asdict(run) for run in found]) + "\n")
         return 0
     console = Console()
     if found:

@@ -9,19 +9,20 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from brorl_graders.base.foreign import VAST, open_record
+
 from brorl_launcher import slurm
 from brorl_launcher.command_line import command_parser
 from brorl_launcher.find_run import Target, find_target, newest_log
 from brorl_launcher.run_state import SHOWN_PARTS, HeartbeatFile, Row, RunStatus, read_run
 from nemo_brorl.core.best_weights import describe as describe_weights
 from nemo_brorl.core.best_weights import read_best_weights
-from nemo_brorl.core.console import format_table
+from nemo_brorl.core.console import clear_screen, format_table, without_colours, write_out
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.step_time import step_seconds
 
 SHOWN_ROWS = 5
 OLD_S = 60.0  # the driver writes its heartbeat every 5 s
-CLEAR = "\033[H\033[2J"  # escape codes that clear a terminal
 EXAMPLES = """examples:
   brorl status /shared/runs/first
   brorl status 4711                 the run of a job
@@ -70,12 +71,11 @@ def main(argv: Sequence[str]) -> int:
         target = find_target(options.target)
         run = read_run(target.run) if target.run is not None else None
         if options.watch and sys.stdout.isatty():
-            sys.stdout.write(CLEAR)
+            clear_screen()
         if options.json:
-            sys.stdout.write(_as_json(target, run))
+            write_out(_as_json(target, run))
         else:
-            sys.stdout.writelines(f"{line}\n" for line in describe(target, run, time.time()))
-        sys.stdout.flush()
+            write_out("".join(f"{line}\n" for line in describe(target, run, time.time())))
         if options.watch is None or not is_going_on(target, run, time.time()):
             return 0
         time.sleep(options.watch)
@@ -268,10 +268,10 @@ def format_duration(seconds: float) -> str:
 
 def last_line(path: Path) -> str:
     """Return the last line of a log that is not empty."""
-    with path.open("rb") as file:
+    with open_record(path, VAST) as file:
         size = file.seek(0, 2)
         file.seek(max(size - 4096, 0))
-        end = file.read().decode("utf-8", errors="replace").rstrip()
+        end = without_colours(file.read(4096).decode("utf-8", errors="replace")).rstrip()
     return end.splitlines()[-1].strip() if end else "(empty)"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from brorl_launcher.job_script import CHAIN_VARIABLE
 from brorl_launcher.launch_folder import Folders, record_job
 from brorl_launcher.render import make_job
 from brorl_launcher.run_state import read_run
+from nemo_brorl.core.console import write_out
 from nemo_brorl.core.errors import ConfigError, ResourceError
 
 MAX_CHAIN = 100
@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
     else:
         folders, arguments = _written_job(options, parser), tuple(options.overrides)
     ids = submit_chain(folders, options.chain, arguments)
-    sys.stdout.write(next_commands(folders, ids))
+    write_out(next_commands(folders, ids))
     return 0
 
 
@@ -70,6 +70,7 @@ def _written_job(options: argparse.Namespace, parser: argparse.ArgumentParser) -
     finished. Raises CheckpointError when a job of the run is queued or running.
     """
     folders = Folders(options.again.expanduser().absolute())
+    refuse_live(folders)
     if not folders.script.is_file():
         raise ConfigError(
             f"--again {options.again}: there is no {folders.script}; `brorl submit --config-name NAME --run RUN` makes "
@@ -85,7 +86,6 @@ def _written_job(options: argparse.Namespace, parser: argparse.ArgumentParser) -
             f"--again submits {folders.script} as it is, so {listed} would change nothing: leave it out, or edit the "
             "script"
         )
-    refuse_live(folders)
     if read_run(folders.run).is_finished and not options.overrides:
         raise ConfigError(
             f"the run in {folders.run} has its last checkpoint: to continue, set trainer.max_steps=N with a larger N"

@@ -87,16 +87,16 @@ def test_a_clean_checkout_is_named_by_its_commit(tmp_path: Path, checkout: Path)
 def test_changes_that_are_not_committed_are_frozen_and_named(tmp_path: Path, checkout: Path) -> None:
     (checkout / "nemo_brorl" / "a.py").write_text("a = 2\n")
     (checkout / "b.py").unlink()
-    (checkout / "new file.py").write_text("c = 3\n")
+    (checkout / "nemo_brorl" / "new file.py").write_text("c = 3\n")
     (checkout / "ignored").mkdir()
     (checkout / "ignored" / "weights").write_text("x")
     before = git(checkout, "status", "--porcelain")
     folders = freeze_run(tmp_path / "run", BroRLConfig(), checkout)
     found = sorted(str(path.relative_to(folders.code)) for path in folders.code.rglob("*") if path.is_file())
-    assert found == [".gitignore", "REVISION", "nemo_brorl/a.py", "new file.py"]
+    assert found == [".gitignore", "REVISION", "nemo_brorl/a.py", "nemo_brorl/new file.py"]
     assert (folders.code / "nemo_brorl" / "a.py").read_text() == "a = 2\n"
     assert (
-        "with uncommitted changes in b.py, nemo_brorl/a.py, new file.py"
+        "with uncommitted changes in b.py, nemo_brorl/a.py, nemo_brorl/new file.py"
         in (folders.launch / "revision.txt").read_text()
     )
     assert git(checkout, "status", "--porcelain") == before  # git's index is as it was
@@ -118,12 +118,13 @@ def test_a_change_of_equal_length_in_the_moment_of_the_commit_is_seen(tmp_path: 
 
 def test_the_patch_makes_the_frozen_code_of_its_commit(tmp_path: Path, checkout: Path) -> None:
     (checkout / "nemo_brorl" / "a.py").write_text("a = 2\n")
-    (checkout / "data.bin").write_bytes(bytes(range(256)))
+    (checkout / "conf").mkdir()
+    (checkout / "conf" / "data.bin").write_bytes(bytes(range(256)))
     folders = freeze_run(tmp_path / "run", BroRLConfig(), checkout)
     git(checkout, "stash", "-uq")
     git(checkout, "apply", str(folders.launch / "uncommitted.patch"))
     assert (checkout / "nemo_brorl" / "a.py").read_text() == "a = 2\n"
-    assert (checkout / "data.bin").read_bytes() == bytes(range(256))
+    assert (checkout / "conf" / "data.bin").read_bytes() == bytes(range(256))
 
 
 def test_a_run_folder_inside_the_checkout_is_no_code(checkout: Path) -> None:
@@ -135,9 +136,9 @@ def test_a_run_folder_inside_the_checkout_is_no_code(checkout: Path) -> None:
 
 
 def test_new_files_too_large_to_be_code_are_refused(tmp_path: Path, checkout: Path) -> None:
-    with (checkout / "weights.bin").open("wb") as file:
+    with (checkout / "nemo_brorl" / "weights.bin").open("wb") as file:
         file.truncate(65 * 2**20)
-    with pytest.raises(ConfigError, match=r"65 MiB, weights.bin most of all.*\.gitignore"):
+    with pytest.raises(ConfigError, match=r"65 MiB, nemo_brorl/weights.bin most of all.*\.gitignore"):
         freeze_run(tmp_path / "run", BroRLConfig(), checkout)
 
 
@@ -167,6 +168,15 @@ def test_an_installed_package_is_copied(tmp_path: Path) -> None:
 def test_a_package_that_is_installed_inside_somebody_s_repository_is_copied(tmp_path: Path, checkout: Path) -> None:
     root = installed_package(checkout / "ignored" / "site-packages")
     check_copy(freeze_run(tmp_path / "run", BroRLConfig(), root))
+
+
+def test_a_source_tree_without_git_is_copied(tmp_path: Path) -> None:
+    for package, place in FOLDER_OF_PACKAGE.items():
+        (tmp_path / "tree" / place / package).mkdir(parents=True)
+        (tmp_path / "tree" / place / package / "a.py").write_text("a = 1\n")
+    folders = freeze_run(tmp_path / "run", BroRLConfig(), tmp_path / "tree")
+    for package, place in FOLDER_OF_PACKAGE.items():
+        assert (folders.code / place / package / "a.py").is_file()
 
 
 def test_a_second_launch_keeps_the_first_one(tmp_path: Path, checkout: Path) -> None:

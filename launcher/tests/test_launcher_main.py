@@ -34,6 +34,17 @@ def test_the_commands_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert call(monkeypatch) == 2
 
 
+def test_every_command_is_explained_in_the_same_column(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call(monkeypatch, "--help")
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+    column = 2 + max(map(len, COMMANDS)) + 2
+    assert [(line[:column].strip(), line[column:]) for line in lines] == [
+        (name, summary) for name, (_, summary) in COMMANDS.items()
+    ]
+
+
 def test_an_unknown_command_exits_with_2(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(monkeypatch, "rendr") == 2
     assert "there is no command 'rendr'" in capsys.readouterr().err

@@ -176,7 +176,7 @@ def test_roles_with_devices_of_their_own_are_planned_apart() -> None:
 
 
 def test_a_cache_that_holds_no_sequence_is_refused() -> None:
-    plan = planned("brorl_32b", "generation.gpu_memory_utilization=0.2")
+    plan = planned("brorl_32b", "generation.gpu_memory_utilization=0.12")
     assert "less than one sequence of generation.max_model_len=34816" in plan.refusal
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.peak_memory import FULL, KEEP_ALL, agrees, peak_of, traced, with_all_layers
+from bench.peak_memory import FULL, agrees, peak_of, traced, with_all_layers
 from tests.support.traced_update import Case
 
 pytestmark = pytest.mark.slow
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 SMALL = Case("brorl_64gpu")
 ONE, TWO, THREE = (replace(SMALL, num_layers=number) for number in (1, 2, 3))
 AGAIN = replace(SMALL, overrides=FULL, num_layers=1)
-WIDE = Case("brorl_7b", KEEP_ALL, num_layers=2)
+WIDE = Case("brorl_7b", num_layers=2)
 CASES = (ONE, TWO, THREE, AGAIN, WIDE)
 Found = dict[Case, dict[str, float]]
 

@@ -140,3 +140,11 @@ def test_the_start_up_check_and_the_planner_count_alike(model: Path) -> None:
     assert plan.sizes == sizes
     fewer = cpu_memory(sized, shape, 1000)
     assert {name for name, gib in plan.memory.rank.items() if gib != fewer.rank[name]} == {"activations"}
+
+
+@pytest.mark.parametrize("gpus", [0, 8])
+def test_a_plan_of_a_run_with_a_misspelt_reward_is_refused(gpus: int, model: Path) -> None:
+    arguments = [f"policy.model={model}", "--gpus-per-node", str(gpus), "data.verifier=no_rewards:score"]
+    with pytest.raises(BroRLError, match="data.verifier=no_rewards:score: there is no module no_rewards") as refusal:
+        main(arguments)
+    assert refusal.value.exit_code == 2

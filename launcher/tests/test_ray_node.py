@@ -3,6 +3,7 @@ else could have put compiled kernels."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -11,6 +12,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+import ray
+from brorl_launcher.job import ray_node
+from brorl_launcher.job.ray_ports import RayPorts
+
+from nemo_brorl.config.load import load_config
+from nemo_brorl.config.run_sizes import CPUS_PER_GPU
+from nemo_brorl.scoring.pool import CPUS_PER_WORKER
 
 PROGRAM = """
 import sys
@@ -25,6 +33,17 @@ sys.exit(code)
 LEAVE = "sleep 600 & echo $! >> {pids}"
 # What a job would do on this node, where the head has nothing to listen on.
 HEAD = ["-m", "brorl_launcher.job.ray_node", "--gpus", "0", "--interface", "no_such_interface"]
+JOB = Path(ray_node.__file__).parent
+# What a job sets of Ray and of compilers, unless the site has set it.
+SET = {
+    "RAY_health_check_period_ms": "5000",
+    "RAY_health_check_timeout_ms": "10000",
+    "RAY_health_check_failure_threshold": "5",
+    "RAY_worker_register_timeout_seconds": "180",
+    "RAY_num_workers_soft_limit": "16",
+    "RAY_prestart_worker_first_driver": "0",
+    "TORCHINDUCTOR_COMPILE_THREADS": "4",
+}
 CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "VLLM_CACHE_ROOT")
 
 
@@ -95,3 +114,43 @@ def test_kernels_get_a_private_folder_on_the_node_before_anything_uses_it(tmp_pa
     done = start_head(BRORL_CACHE=str(tmp_path / "cache"))
     assert (done.returncode, "no_such_interface" in done.stdout) == (2, True), done
     assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
+
+
+def job_environment(**given: str) -> dict[str, str]:
+    """The environment of a job's processes where the site has set `given`."""
+    printed = subprocess.run(
+        ["bash", "-c", f"source {JOB / 'environment.sh'}; env -0"],
+        env={"PATH": os.environ["PATH"], "BRORL_ROOT": "/nowhere", **given},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    return dict(line.split("=", 1) for line in printed.split("\0") if line)
+
+
+def test_a_job_sets_limits_of_ray_that_survive_a_busy_node_and_a_site_may_set_others() -> None:
+    own = job_environment()
+    assert {name: own.get(name) for name in SET} == SET
+    for name in SET:
+        assert job_environment(**{name: "7"})[name] == "7"
+
+
+def test_ray_knows_every_limit_that_a_job_sets() -> None:
+    # Ray ignores a name that it does not know.
+    raylet = (Path(ray.__file__).parent / "core" / "src" / "ray" / "raylet" / "raylet").read_bytes()
+    names = [name.removeprefix("RAY_") for name in SET if name.startswith("RAY_")]
+    assert [name for name in names if name.encode() not in raylet] == []
+
+
+def ray_command(gpus: int, slots: int = 0) -> list[str]:
+    options = argparse.Namespace(gpus=gpus, slots=slots, object_store_gb=0.0, join=None)
+    return ray_node.ray_command(options, "10.0.0.1", RayPorts(20000), Path("/tmp/session"))
+
+
+def test_a_node_has_slots_for_its_gpus_and_verifiers_whatever_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "224")
+    assert "--num-cpus=48" in ray_command(8)  # 2 * 8 + 32
+    assert "--num-cpus=32" in ray_command(0)
+    assert "--num-cpus=100" in ray_command(8, slots=100)
+    workers = load_config("brorl_64gpu").rewards.num_workers
+    assert ray_node.cpu_slots(8) >= 8 * CPUS_PER_GPU + 20 * workers * CPUS_PER_WORKER

@@ -225,3 +225,23 @@ def test_a_container_that_does_not_see_the_model_is_pointed_out(
     assert "policy.model=/shared/models/m is under none of the mounts" in said.err
     assert "export BRORL_MOUNTS=/shared/data:/shared/data" in said.out
     assert "BRORL_PYTHON" not in said.out  # the container has its own
+
+
+def test_a_job_with_a_misspelt_reward_is_refused_and_in_a_container_noted(
+    tmp_path: Path, slurm: FakeSlurm, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = arguments(tmp_path / "run", "data.verifier=no_rewards:score")
+    for command in (submit, render):
+        with pytest.raises(ConfigError, match="data.verifier=no_rewards:score: there is no module"):
+            command.main(given)
+    assert not (tmp_path / "run").exists()
+    assert render.main([*given, "--dry-run", "--container", "image.sqsh"]) == 0
+    assert "not imported here: data.verifier=no_rewards:score" in caplog.text
+
+
+def test_a_reward_below_the_job_s_python_path_is_found(tmp_path: Path, slurm: FakeSlurm) -> None:
+    (tmp_path / "job_rewards.py").write_text("def score(payload, response): ...\n")
+    given = arguments(tmp_path / "run", "--dry-run", "data.verifier=job_rewards:score")
+    assert render.main([*given, "--env", f"PYTHONPATH={tmp_path}"]) == 0
+    with pytest.raises(ConfigError, match="there is no module job_rewards"):
+        render.main(given)

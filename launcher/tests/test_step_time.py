@@ -118,6 +118,7 @@ def published(name: str) -> Plan:
         "rollouts.prompts_per_step": 64,
         "rollouts.max_response_tokens": 3840, "data.max_prompt_tokens": 256, "evaluation.max_response_tokens": 3840,
         "generation.max_model_len": 4096, "dynamic_sampling.enabled": "false", "algorithm.num_mini_batches": 1,
+        "trainer.val_interval": 0,
         "policy.recompute": "full", "policy.tokens_per_micro_batch": 4096, "generation.tensor_parallel_size": engine,
     } | {f"policy.{key}": str(value).lower() for key, value in policy.items()}  # fmt: skip
     config = load_config("brorl", [f"{key}={value}" for key, value in settings.items()])

@@ -17,11 +17,9 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from nemo_brorl.config.run_sizes import RunSizes
+from nemo_brorl.config.run_sizes import CPUS_PER_GPU, RunSizes
 from nemo_brorl.core.errors import ResourceError
 
-# CPU slots of a bundle per GPU. An engine reserves one, a policy rank a tenth.
-_CPUS_PER_GPU = 2
 _TIMEOUT_S = 300.0
 
 
@@ -103,7 +101,7 @@ class Places:
         for gpus in plan.nodes:
             bundles = []
             for num in gpus:
-                cpus = float(_CPUS_PER_GPU * num)
+                cpus = float(CPUS_PER_GPU * num)
                 bundles.append({"GPU": float(num), "CPU": cpus})
             # All bundles of a group must be on one node, because workers of an engine use the node's links.
             self._groups.append(placement_group(bundles, strategy="STRICT_PACK"))
@@ -112,7 +110,7 @@ class Places:
         if waiting:
             self.close()
             raise ResourceError(
-                f"{len(waiting)} of {len(ready)} nodes with {sum(plan.nodes[0])} free GPUs and {_CPUS_PER_GPU} CPU "
+                f"{len(waiting)} of {len(ready)} nodes with {sum(plan.nodes[0])} free GPUs and {CPUS_PER_GPU} CPU "
                 f"cores for each of them were not found within {_TIMEOUT_S:.0f} s: is another run on them?"
             )
 

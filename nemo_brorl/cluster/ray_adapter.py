@@ -7,13 +7,16 @@ version.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 VERSION = "2.60.0"
 
-# Actor calls that Ray's control store remembers for its own tools, some KiB each. Ray's default is 100,000.
-_SYSTEM_CONFIG = {"task_events_max_num_task_in_gcs": 1000}
+# Actor calls that Ray's control store remembers for its own tools, some KiB each (Ray's default: 100,000), and whether
+# Ray starts a process for each core before it answers, which took 48 s for 24 cores on two busy ones.
+_SYSTEM_CONFIG = {"task_events_max_num_task_in_gcs": 1000, "prestart_worker_first_driver": False}
 # Words of the errors that Ray raises when its raylet takes longer than its fixed 30 seconds, or one of its processes
 # ends. These errors have no class of their own.
 _LOST_AT_START = ("node timed out during startup", "Failed to start GCS")
@@ -22,7 +25,8 @@ _LOST_AT_START = ("node timed out during startup", "Failed to start GCS")
 def system_options(sessions: Path | None) -> dict[str, Any]:
     """Return arguments of `ray.init` for a Ray cluster that this process starts.
 
-    They limit how much Ray's control store (GCS) remembers, and set the folder of Ray's sessions. With None, Ray uses
+    They limit how much Ray's control store (GCS) remembers and which processes Ray starts, and set the folder of Ray's
+    sessions. With None, Ray uses
     its default folder, which every user may enter. `ray start` has options for both, but `ray.init` knows them only
     under these private names.
     """
@@ -31,6 +35,23 @@ def system_options(sessions: Path | None) -> dict[str, Any]:
     if sessions is not None:
         options["_temp_dir"] = str(sessions)
     return options
+
+
+@contextlib.contextmanager
+def without_monitor() -> Iterator[None]:
+    """Let Ray start without its autoscaler's monitor, which nothing here uses.
+
+    The monitor answers requests for metrics to anybody, on all interfaces and without Ray's token. `ray start` has the
+    option --no-monitor, and `ray.init` none.
+    """
+    from ray._private.node import Node
+
+    start = Node.start_monitor
+    Node.start_monitor = lambda node: None
+    try:
+        yield
+    finally:
+        Node.start_monitor = start
 
 
 def is_lost_at_start(error: Exception) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import sys
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -20,7 +19,7 @@ from nemo_brorl.cluster.ray_sessions import remove_old_sessions
 from nemo_brorl.cluster.ray_watch import ESSENTIAL, LOOK_S, START_S, RayWatch, watched_start
 from nemo_brorl.cluster.reaper import Reaper
 from nemo_brorl.config.trainer import TrainerConfig
-from nemo_brorl.core.console import get_logger
+from nemo_brorl.core.console import get_logger, write_error
 from nemo_brorl.core.errors import LOST, BroRLError, RayLostError, ResourceError
 from nemo_brorl.core.private_folder import INDUCTOR, kernel_caches, private_folder
 from nemo_brorl.core.processes import END_S, children_but, end_processes, name_of, with_descendants
@@ -155,7 +154,7 @@ class RayCluster:
         """
 
         def start() -> None:
-            with self._watched(before), self._marking(), self._one_heap():
+            with self._watched(before), self._marking(), self._one_heap(), ray_adapter.without_monitor():
                 ray.init(**self._options())
 
         if self._is_ours:
@@ -223,8 +222,7 @@ class RayCluster:
 
     def _end_process(self, message: str) -> None:
         """Print an error message, and at once end this process and all processes that Ray started."""
-        sys.stderr.write(f"\nerror: {message}\n")
-        sys.stderr.flush()
+        write_error(f"\nerror: {message}\n")
         end_processes(with_descendants(self._processes), 0.0)
         os._exit(LOST)
 

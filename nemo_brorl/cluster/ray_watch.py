@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 import psutil
 
+from nemo_brorl.core.console import write_error
 from nemo_brorl.core.errors import LOST
 from nemo_brorl.core.processes import children_but, is_running, name_of
 
@@ -122,9 +122,8 @@ def start_limit(seconds: float) -> Iterator[None]:
 
 
 def _end_late_start(seconds: float) -> None:
-    sys.stderr.write(
+    write_error(
         f"\nerror: Ray, engines, policy and verifiers were not ready after trainer.start_timeout_s={seconds:g} s: "
         "raise it where the model is large or the disk slow; otherwise the same command may succeed\n"
     )
-    sys.stderr.flush()
     os._exit(LOST)

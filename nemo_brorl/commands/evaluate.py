@@ -12,6 +12,7 @@ from typing import Any
 from nemo_brorl.commands.convert import write_converted
 from nemo_brorl.commands.run import run_command, sized
 from nemo_brorl.config.load import CommandLine
+from nemo_brorl.config.named_code import check_names
 from nemo_brorl.config.same_run import RECORD, recorded_settings
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import SAVED, StopRequest
@@ -46,6 +47,7 @@ def evaluate(config: BroRLConfig, line: CommandLine) -> int:
     same weights and settings are not sampled again, and no engine starts if no prompt is left. Returns the code SAVED
     if the process that asked the evaluation to stop (such as a Slurm job near its time limit) will start it again.
     """
+    check_names(config, is_trained=False)
     config = with_model_of_checkpoint(config)
     console = Console()
     config, model_folder = sized(config, console, with_policy=config.evaluation.checkpoint is not None)

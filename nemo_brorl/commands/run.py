@@ -6,7 +6,6 @@ The command line is parsed and checked in about a second, without torch. Then th
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from nemo_brorl.config.rules import check_rules
 from nemo_brorl.config.same_run import with_sizes_of_run
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.config.sizes import resolve_sizes
-from nemo_brorl.core.console import Console, setup_logging
+from nemo_brorl.core.console import Console, setup_logging, write_error
 from nemo_brorl.core.errors import USER_ERROR, BroRLError, ModelError
 from nemo_brorl.core.files import cannot_write, is_refused
 from nemo_brorl.core.machine import this_machine
@@ -55,15 +54,15 @@ def run_command(
         configure(config)
         return body(config, line)
     except BroRLError as error:
-        sys.stderr.write(f"\nerror: {error}\n")
+        write_error(f"\nerror: {error}\n")
         return error.exit_code
     except OSError as error:
         if not is_refused(error):
             raise
-        sys.stderr.write(f"\nerror: {cannot_write(Path(error.filename or 'a file'), error)}\n")
+        write_error(f"\nerror: {cannot_write(Path(error.filename or 'a file'), error)}\n")
         return USER_ERROR
     except KeyboardInterrupt:
-        sys.stderr.write("\ninterrupted; the last checkpoint is kept\n")
+        write_error("\ninterrupted; the last checkpoint is kept\n")
         return INTERRUPTED
 
 

@@ -90,7 +90,8 @@ def fine_tune_alone(config: BroRLConfig, line: CommandLine, console: Console, le
     stop = StopRequest(config.trainer.time_limit_s, grace_s(os.environ))
     stop.install()
     heartbeat = Heartbeat()
-    stalls = StallWatch(heartbeat, run_folder, config.trainer.stall_warning_s, config.trainer.stall_timeout_s)
+    limits, start_s = config.trainer, RunSizes.from_config(config).start_timeout_s
+    stalls = StallWatch(heartbeat, run_folder, limits.stall_warning_s, limits.stall_timeout_s, start_s)
     rollouts = replace(config.rollouts, temperature=1.0)  # temperature of the validation log-probs
     with stalls, wiring.policy_alone(replace(config, rollouts=rollouts), heartbeat=heartbeat) as policy:
         from nemo_brorl.commands.nemo_app import open_experiment, run_with_nemo  # takes six seconds
@@ -107,6 +108,7 @@ def fine_tune_alone(config: BroRLConfig, line: CommandLine, console: Console, le
             metrics = JsonlSink(run_folder / "metrics.jsonl", trainer.step_number if is_resumed else None)
             sinks.sinks.insert(0, metrics)
             stop.install()  # again, because starting Ray and importing NeMo replace the handlers
+            stalls.mark_started()
             console.line(f"ready after {time.monotonic() - start:.1f} s")
             trainer.fit()
     seconds = time.monotonic() - start
@@ -141,7 +143,7 @@ def sized_for_fine_tuning(config: BroRLConfig, console: Console) -> tuple[BroRLC
         if size.setting.startswith("policy."):
             console.line(f"chosen: {size}")
     check_memory(alone, folder=folder)
-    config = replace(config, policy=alone.policy)
+    config = replace(config, policy=alone.policy, trainer=alone.trainer)
     budget = RunSizes.from_config(config).row_tokens
     if longest > budget:
         raise ConfigError(

@@ -15,6 +15,8 @@ from nemo_brorl.algorithm.user_functions import check_functions
 from nemo_brorl.commands.run import run_command, sized
 from nemo_brorl.commands.trackers import MetricFan
 from nemo_brorl.config.load import CommandLine
+from nemo_brorl.config.named_code import check_names
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.best_weights import describe, read_best_weights
 from nemo_brorl.core.clock import SAVED, StopRequest, Stopwatch, grace_s
@@ -43,6 +45,7 @@ def train(config: BroRLConfig, line: CommandLine) -> int:
 
     The code is SAVED if a checkpoint was written and steps are left.
     """
+    check_names(config)
     check_functions(config.algorithm, config.rewards.shaping)
     find_pool(config.rollouts.prompt_pool)
     find_observers(config.trainer.observers)
@@ -105,8 +108,8 @@ def train_alone(config: BroRLConfig, line: CommandLine, console: Console, model_
 
 def watch_over(heartbeat: Heartbeat, run_folder: Path, config: BroRLConfig) -> StallWatch:
     """Return the watchdog of a run, which warns of a stall and then ends the run after the limits in `trainer`."""
-    limits = config.trainer
-    return StallWatch(heartbeat, run_folder, limits.stall_warning_s, limits.stall_timeout_s, limits.start_timeout_s)
+    limits, start_s = config.trainer, RunSizes.from_config(config).start_timeout_s
+    return StallWatch(heartbeat, run_folder, limits.stall_warning_s, limits.stall_timeout_s, start_s)
 
 
 def resume(

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from nemo_brorl.commands.run import run_command, sized
 from nemo_brorl.config.load import CommandLine
+from nemo_brorl.config.named_code import check_names
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
 
@@ -22,6 +23,7 @@ def main(argv: Sequence[str]) -> int:
 
 def try_out(config: BroRLConfig, line: CommandLine) -> int:
     """Start engines and verifiers, print sampled responses with their rewards, and return exit code 0."""
+    check_names(config)
     console, start = Console(), time.monotonic()
     config, model_folder = sized(config, console, with_policy=False)
     from nemo_brorl.commands import rehearse, wiring  # imports Ray, so only for valid settings

@@ -10,12 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from brorl_graders import check_params, names_in
+from brorl_graders import names_in
 
 from nemo_brorl.cluster.process_placement import places_of
 from nemo_brorl.cluster.ray_cluster import RayCluster
 from nemo_brorl.cluster.ray_watch import start_limit
 from nemo_brorl.commands.run import resolve_model
+from nemo_brorl.config.named_code import check_names
 from nemo_brorl.config.rank_settings import RankSettings
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
@@ -85,7 +86,7 @@ def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
     DataError, ConfigError for a verifier of the user's own, and the errors of `check_verifiers`.
     """
     device.check(config.generation, RunSizes.from_config(config))
-    check_params()
+    check_names(config)
     tokenizer = load_tokenizer(model_folder)
     for _, section in config.data.sources():
         check_environment(section, tokenizer)
@@ -132,8 +133,7 @@ def start_actors(
         sizes = RunSizes.from_config(config)
         places = places_of(sizes)
         stack.callback(places.close)
-        timeline = heartbeat.timeline if heartbeat is not None else None
-        generator = VllmPool(config.generation, sizes, model_folder, places, timeline, config.policy.moe.router_replay)
+        generator = VllmPool(config.generation, sizes, model_folder, places, heartbeat, config.policy.moe.router_replay)
         stack.callback(generator.close)
         policy = None
         if with_policy:
@@ -185,7 +185,7 @@ def ready_actors(
     watch = Stopwatch()
     starting = start_actors(config, model_folder, verifiers, watch, with_policy=with_policy, with_answers=with_answers)
     with contextlib.ExitStack() as stack:
-        with start_limit(config.trainer.start_timeout_s):
+        with start_limit(RunSizes.from_config(config).start_timeout_s):
             actors = stack.enter_context(starting)
             wait_ready(actors, watch)
         yield actors
@@ -296,7 +296,7 @@ def policy_alone(
         config = replace(config, algorithm=algorithm)
     model_folder = resolve_model(config)
     with contextlib.ExitStack() as stack:
-        with start_limit(config.trainer.start_timeout_s):
+        with start_limit(RunSizes.from_config(config).start_timeout_s):
             stack.enter_context(RayCluster(config.trainer))
             places = places_of(RunSizes.from_config(config))
             stack.callback(places.close)

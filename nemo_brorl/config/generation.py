@@ -94,7 +94,7 @@ class GenerationConfig:
         {}, "further arguments of vLLM's EngineArgs, for example kv_cache_dtype=fp8 (docs/howto/one_gpu.md)"
     )
     timeout_s: float = setting(
-        600.0, "seconds without progress, or of starting, after which an engine is replaced", above=0, may_change=True
+        600.0, "seconds without progress, or of a restart, after which an engine is replaced", above=0, may_change=True
     )
     max_restarts: int = setting(
         3,

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import yaml
 from brorl_graders.base.environment_values import as_written, hidden, literal
+from brorl_graders.base.foreign import RecordError
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -41,9 +42,10 @@ from nemo_brorl.config.rules import check_rules
 from nemo_brorl.config.same_run import RECORD
 from nemo_brorl.config.schema import BroRLConfig, groups, settings, without_indices
 from nemo_brorl.config.trackers import LOGGER_KEYS, ExpManagerConfig, with_loggers_beside
+from nemo_brorl.core.console import write_out
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.files import MALFORMED
-from nemo_brorl.core.recorded_yaml import RecordError, read_record
+from nemo_brorl.core.recorded_yaml import read_record
 
 DEFAULT_CONFIG = "brorl_cpu"
 SCHEMA_NAME = "brorl_schema"  # name of the schema in the `defaults` list of a YAML
@@ -85,11 +87,11 @@ def parse_command_line(
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     options = parser.parse_intermixed_args(argv)
     if options.help is not None:
-        sys.stdout.write(help_page(command, description, default_config, options.help) + "\n")
+        write_out(help_page(command, description, default_config, options.help) + "\n")
         raise SystemExit(0)
     line = CommandLine(options.config_name, tuple(options.overrides), options.config_path)
     if options.print_config:
-        sys.stdout.write(to_yaml(load_config(*line)))
+        write_out(to_yaml(load_config(*line)))
         raise SystemExit(0)
     return line
 

@@ -36,10 +36,10 @@ def all_sources(config: BroRLConfig) -> Iterator[tuple[str, SourceConfig]]:
 def named_verifiers(config: BroRLConfig) -> Iterator[NamedVerifier]:
     """Yield the verifiers that settings name outside `rewards.verifiers` and `rewards.services.endpoints`."""
     for where, source in all_sources(config):
-        yield from _with_parts(f"{where}.verifier_options", source.verifier, source.verifier_options)
+        yield from with_parts(f"{where}.verifier_options", source.verifier, source.verifier_options)
 
 
-def _with_parts(where: str, name: str | None, options: Mapping[str, Any]) -> Iterator[NamedVerifier]:
+def with_parts(where: str, name: str | None, options: Mapping[str, Any]) -> Iterator[NamedVerifier]:
     """Yield a named verifier, and the verifiers that its option `parts` names."""
     if name is not None:
         yield NamedVerifier(where, name, options)

@@ -103,11 +103,13 @@ class EndpointConfig:
         None, "score from which the reward is 1, else 0; null: the score is the reward", above=0, at_most=1
     )
     template: str | None = setting(
-        None, "request to a judge, with {prompt}, {response} and fields of the payload; null: asks for right or wrong"
+        None,
+        "request to a judge, with {prompt}, {response}, fields of the payload, and {fence}, a secret name for tags; "
+        "null: asks for right or wrong",
     )
-    score_pattern: str = setting(SCORE_LINE, "regular expression with one group, the score; the last match counts")
+    score_pattern: str = setting(SCORE_LINE, "regular expression with one group, the score, in a judge's last line")
     score_key: str | None = setting(
-        None, "field with the score in the last JSON object of a judge's reply, instead of score_pattern"
+        None, "field with the score in a judge's last outermost JSON object, instead of score_pattern"
     )
     temperature: float = setting(0.0, "sampling temperature of a judge", at_least=0)
     max_tokens: int = setting(256, "most tokens of a judge's reply", at_least=1)

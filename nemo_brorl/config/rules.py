@@ -30,8 +30,8 @@ def check_rules(config: BroRLConfig) -> None:
 
     Single values are checked first, because rules divide by numbers that those checks guard.
     """
-    _raise_all([*wrong_values(config), *config.algorithm.wrong_params()], config)
-    _raise_all(violations(config), config)
+    raise_all([*wrong_values(config), *config.algorithm.wrong_params()], config)
+    raise_all(violations(config), config)
 
 
 def violations(config: BroRLConfig) -> Iterator[str]:
@@ -48,10 +48,10 @@ def check_demonstrations(config: BroRLConfig) -> None:
     """Raise ConfigError if `sft.demonstrations.calling_rate` is set without `data.environment=calculator`."""
     if config.sft.demonstrations.calling_rate is not None and config.data.environment != "calculator":
         why = "demonstrates calls of a calculator"
-        _raise_all([needs(config, "sft.demonstrations.calling_rate", why, "data.environment=calculator")], config)
+        raise_all([needs(config, "sft.demonstrations.calling_rate", why, "data.environment=calculator")], config)
 
 
-def _raise_all(messages: Iterable[str], config: BroRLConfig) -> None:
+def raise_all(messages: Iterable[str], config: BroRLConfig) -> None:
     """Raise one ConfigError with all messages about wrong settings, if there are any.
 
     The messages show environment variables by name, never their values.

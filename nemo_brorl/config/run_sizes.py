@@ -13,6 +13,8 @@ MICRO_BATCH_TOKENS = 8192  # default of policy.tokens_per_micro_batch, before `s
 CACHE_GIB = 0.25  # default of generation.kv_cache_gib, before `sizes.py`
 GPU_SHARE = 0.6  # default of generation.gpu_memory_utilization, before `sizes.py`
 SEQUENCES = 512  # default of generation.max_num_seqs, before `sizes.py`
+CPUS_PER_GPU = 2  # Ray's CPU slots of a bundle for each of its GPUs; an engine reserves one, a policy rank a tenth
+START_S = 1800.0  # default of trainer.start_timeout_s, before `sizes.py` has read the size of the weights
 FP32_PARITY, BF16_PARITY = 1e-3, 0.05  # nats; by the coarser precision of policy and engines
 
 
@@ -38,6 +40,7 @@ class RunSizes:
     gpu_share: float  # share of a GPU's memory that an engine gets
     weight_transport: str  # object_store, collective or cuda_ipc
     parity_bound: float  # largest mean difference of log-probs between two stacks, in nats
+    start_timeout_s: float  # most seconds until everything is ready
 
     @property
     def num_gpus(self) -> int:
@@ -79,6 +82,7 @@ class RunSizes:
             gpu_share=generation.gpu_memory_utilization or GPU_SHARE,
             weight_transport=_weight_transport(config),
             parity_bound=_parity_bound(config),
+            start_timeout_s=config.trainer.start_timeout_s or START_S,
         )
 
 

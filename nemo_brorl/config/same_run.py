@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from brorl_graders.base.environment_values import as_written, plain
+from brorl_graders.base.foreign import RecordError
 from omegaconf import OmegaConf
 
 from nemo_brorl.config.schema import BroRLConfig, settings
 from nemo_brorl.config.trackers import with_loggers_beside
 from nemo_brorl.core.errors import CheckpointError
-from nemo_brorl.core.recorded_yaml import RecordError, read_record
+from nemo_brorl.core.recorded_yaml import read_record
 
 RECORD = "config.yaml"  # file in the run folder with the settings of its run
 

@@ -16,9 +16,10 @@ from nemo_brorl.config.generation import BLOCK_TOKENS
 from nemo_brorl.config.gpu_contexts import bucket_gib, engine_context_gib, policy_context_gib
 from nemo_brorl.config.lengths import longest_response, max_model_len
 from nemo_brorl.config.memory import needed_gib
-from nemo_brorl.config.parallel_layout import layout_of
+from nemo_brorl.config.parallel_layout import ParallelLayout, layout_of
 from nemo_brorl.config.rank_memory import NUMBER_BYTES, activation_bytes, backward_bytes, policy_bytes
-from nemo_brorl.config.run_sizes import CACHE_GIB, MICRO_BATCH_TOKENS, SEQUENCES, RunSizes
+from nemo_brorl.config.rank_parameters import rank_parameters
+from nemo_brorl.config.run_sizes import CACHE_GIB, MICRO_BATCH_TOKENS, SEQUENCES, START_S, RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.machine import GIB, Machine
 from nemo_brorl.core.model_shape import ModelShape
@@ -37,6 +38,8 @@ GPU_BESIDE_GIB = 4.0  # contexts, communicators, log-probs' tiles, a sleeping en
 GPU_ROUND_TOKENS = 1024
 GPU_SHARES = (0.2, 0.85)  # smallest and largest share of a GPU for an engine that shares it with the policy
 GPU_SHARE_ALONE = 0.9
+# Engines, policy and parity check each read the weights, while all nodes of the run read the same disk.
+START_S_PER_GIB = 30.0
 
 RANKS, ENGINES = "policy.data_parallel_size", "generation.num_engines"
 MICRO_BATCH, CACHE = "policy.tokens_per_micro_batch", "generation.kv_cache_gib"
@@ -77,6 +80,9 @@ def resolve_sizes(
         _fit_cpu(chosen, shape, machine, with_policy)
     precision = f"policy in {config.policy.precision}, engines in {config.generation.precision}"
     chosen.fill_in("parity.max_mean_abs_diff", RunSizes.from_config(config).parity_bound, precision)
+    weights = NUMBER_BYTES[config.policy.precision] * rank_parameters(shape, ParallelLayout(), 0).total / GIB
+    start_s = START_S + round(START_S_PER_GIB * weights)
+    chosen.fill_in("trainer.start_timeout_s", start_s, f"{weights:.1f} GiB of weights")
     return chosen.config, tuple(chosen.sizes.values())
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from nemo_brorl.config.declare import setting
+from nemo_brorl.config.declare import auto, setting
 
 TIME_LIMIT = re.compile(r"\d+:[0-5]\d:[0-5]\d")
 
@@ -43,10 +43,9 @@ class TrainerConfig:
     time_limit: str | None = setting(
         None, 'time limit "HH:MM:SS", before which the run saves and stops; null: none', may_change=True
     )
-    start_timeout_s: float = setting(
-        1800.0,
+    start_timeout_s: float | None = auto(
         "most seconds until Ray, engines, policy and verifiers are ready, parity check and checkpoint "
-        "included; then the run ends",
+        "included; then the run ends; auto: 1,800, and 30 for each GiB of the model's weights",
         above=0,
         may_change=True,
     )
@@ -59,7 +58,11 @@ class TrainerConfig:
         120.0, "seconds without progress after which a warning names the late processes", above=0, may_change=True
     )
     stall_timeout_s: float | None = setting(
-        None, "seconds without progress after which the run ends; null: never", above=0, may_change=True
+        None,
+        "seconds without progress, once started, after which the run ends; the scoring of a chunk and the writing of "
+        "a checkpoint must take less; null: never",
+        above=0,
+        may_change=True,
     )
     private_run_folder: bool = setting(
         False,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from brorl_graders.base.foreign import SMALL, record_object
+
+from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.files import MALFORMED
 
 BEST_WEIGHTS = "hf"  # folder in a run folder
@@ -62,16 +64,17 @@ def _finite(value: float | None) -> float | None:
 def read_best_weights(run_folder: Path) -> dict[str, Any] | None:
     """Return the record of the weights in a run's `hf/`, or None without a whole one."""
     try:
-        record = json.loads((run_folder / BEST_WEIGHTS / RECORD).read_text(encoding="utf-8"))
+        record = record_object(run_folder / BEST_WEIGHTS / RECORD, SMALL)
         describe(record)
-        return dict(record)
-    except (OSError, *MALFORMED):
+        return record
+    except (OSError, DataError, *MALFORMED):
         return None
 
 
 def describe(record: Mapping[str, Any]) -> str:
     """Return a sentence with the step of the weights in `hf/`, their validation, and how it compares with the base."""
-    name, is_share = record["measure"], record["measure"] == TITLES[PASS_AT_1]
+    name = {title: title for title in TITLES.values()}[record["measure"]]
+    is_share = name == TITLES[PASS_AT_1]
     shown = f"{name} {_text(record['value'], is_share)}"
     if record["standard_error"] is not None:
         shown += f" ± {_text(record['standard_error'], is_share)}"
@@ -80,7 +83,7 @@ def describe(record: Mapping[str, Any]) -> str:
         shown += f", base {_text(base, is_share)}"
     if record["is_base_better"]:
         shown += ": the base was better"
-    return f"hf/ holds step {record['step']} ({shown})"
+    return f"hf/ holds step {int(record['step'])} ({shown})"
 
 
 def _text(value: float, is_share: bool) -> str:

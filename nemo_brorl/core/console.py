@@ -1,5 +1,7 @@
 """Write console output and logs: progress on standard error, lines and tables on standard output.
 
+Nothing else writes to the terminal. All text is made inert, and styles are added afterwards.
+
 On a terminal `rich` draws them. In a file, with NO_COLOR, and where rich is not installed (a login node), they are
 plain lines without escape codes. Driver and actors log in one format.
 """
@@ -9,11 +11,13 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import re
 import sys
 import time
-import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
+
+from brorl_graders.base.foreign import inert
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -22,8 +26,43 @@ REFRESH_S = 0.2  # seconds between two updates of a progress bar
 QUIET_REFRESH_S = 5.0  # seconds between two lines of progress in a file
 MAX_RULE = 120  # characters of the rule under a plain table's header
 
+CLEAR = "\033[H\033[2J"  # escape codes that clear a terminal
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
 # Packages whose log records are shown.
 LOGGED = ("nemo_brorl", "brorl_graders", "brorl_lab", "brorl_launcher")
+
+
+def write_out(text: str) -> None:
+    """Write text to standard output, inert: it may quote strangers, and a terminal obeys what it is sent."""
+    _write(sys.stdout, text)
+
+
+def write_error(text: str) -> None:
+    """Write text to standard error, inert."""
+    _write(sys.stderr, text)
+
+
+def _write(stream: TextIO, text: str) -> None:
+    stream.write(inert(text))
+    stream.flush()
+
+
+def without_colours(text: str) -> str:
+    """Return the text of a log without the escape sequences for colours, which Ray and vLLM write."""
+    return _COLOUR.sub("", text)
+
+
+def clear_screen() -> None:
+    """Clear the terminal on standard output."""
+    sys.stdout.write(CLEAR)
+
+
+class _InertFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a log record as text that no terminal obeys."""
+        return inert(super().format(record))
 
 
 def get_logger(name: str) -> logging.Logger:
@@ -38,7 +77,7 @@ def setup_logging(role: str = "driver") -> None:
     default INFO. Another call replaces the handler.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(f"%(asctime)s {role} %(levelname).1s %(message)s", datefmt="%H:%M:%S"))
+    handler.setFormatter(_InertFormatter(f"%(asctime)s {role} %(levelname).1s %(message)s", datefmt="%H:%M:%S"))
     for package in LOGGED:
         logger = logging.getLogger(package)
         logger.handlers[:] = [handler]
@@ -81,8 +120,7 @@ class Console:
         if self.draws_progress:
             self._draw(text, done, total)
         else:
-            sys.stderr.write(f"  {text}\n")
-            sys.stderr.flush()
+            write_error(f"  {text}\n")
 
     def stage(self, text: str) -> None:
         """Show a text, such as the name of a stage without a count, on a terminal only."""
@@ -98,8 +136,7 @@ class Console:
     def line(self, text: str = "") -> None:
         """Write one line to standard output, after removing the progress bar."""
         self.clear()
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
+        write_out(f"{text}\n")
 
     def table(
         self,
@@ -113,6 +150,8 @@ class Console:
         `styles`: rich's style of cells by their text, for example {"fail": "bold red"}.
         """
         self.clear()
+        header = _in_cells(header)
+        rows = [_in_cells(row) for row in rows]
         if is_drawn(sys.stdout):
             draw_table(header, rows, text_columns, styles or {})
             return
@@ -123,6 +162,7 @@ class Console:
         from rich.console import Console as RichConsole
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+        text = inert(text)
         if self._bar is None:
             columns = (TextColumn("  {task.description}", markup=False), BarColumn(), TimeRemainingColumn())
             self._bar = Progress(*columns, console=RichConsole(file=sys.stderr), transient=True, auto_refresh=False)
@@ -132,19 +172,9 @@ class Console:
         self._bar.update(task, description=text, completed=done, total=total, refresh=True)
 
 
-def inert(text: str) -> str:
-    """Return untrusted text in a form that is safe to show on a terminal.
-
-    Control characters, escape sequences, marks that change the writing direction and lone surrogates are escaped. Line
-    breaks stay.
-    """
-    shown = []
-    for character in text:
-        is_strange = unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
-        if is_strange and character != "\n":
-            character = character.encode("unicode_escape").decode("ascii")
-        shown.append(character)
-    return "".join(shown)
+def _in_cells(row: Sequence[str]) -> list[str]:
+    # A name with a line break would look like another row.
+    return [inert(cell).replace("\n", "\\n") for cell in row]
 
 
 def draw_table(

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from brorl_graders.base.foreign import LARGE, read_json, record_bytes
+
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.files import MALFORMED, write_atomically
 
@@ -79,7 +81,7 @@ def read_sums(folder: Path) -> dict[str, FileSum]:
     """
     path = folder / SUMS
     try:
-        return dict(sums_from_json(path.read_text(encoding="utf-8")))
+        return dict(sums_from_json(record_bytes(path, LARGE)))
     except FileNotFoundError:
         return {}
     except (OSError, *MALFORMED) as error:
@@ -107,13 +109,13 @@ def sums_as_json(sums: Mapping[str, FileSum]) -> str:
     return json.dumps(rows, indent=1) + "\n"
 
 
-def sums_from_json(text: str) -> Iterator[tuple[str, FileSum]]:
+def sums_from_json(text: str | bytes) -> Iterator[tuple[str, FileSum]]:
     """Yield file names and checksums from JSON text.
 
     A plain number is a file's size without a checksum, as earlier versions wrote. Raises one of the exceptions in
     `MALFORMED` for damaged text.
     """
-    for name, row in json.loads(text).items():
+    for name, row in read_json(text, most_bytes=LARGE).items():
         if isinstance(row, int):
             yield name, FileSum(row, None)
         else:

@@ -24,6 +24,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from brorl_graders.base.foreign import read_json
+
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.files import naming
@@ -158,7 +160,7 @@ def _write(descriptor: int, owner: Mapping[str, Any]) -> None:
 def _read(descriptor: int) -> dict[str, Any]:
     """Return the contents of the run folder's lock file; {} if they cannot be read."""
     try:
-        owner = json.loads(os.pread(descriptor, MAX_BYTES, 0))
+        owner = read_json(os.pread(descriptor, MAX_BYTES, 0), most_bytes=MAX_BYTES)
         return {name: owner[name] for name in ("host", "pid", "command", "since", "boot")}
     except (OSError, ValueError, KeyError, TypeError):
         return {}

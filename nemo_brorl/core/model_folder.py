@@ -1,11 +1,16 @@
-"""Find the folder of a model that is on this machine."""
+"""Find the folder of a model that is on this machine, and read its files, which anybody may have written."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
+
+from brorl_graders.base.foreign import VAST, open_record, record_object
 
 from nemo_brorl.core.errors import ModelError
+
+MAX_JSON = 1 << 29  # largest JSON file, in bytes; a tokenizer may have tens of MiB
 
 
 def local_model(model: str) -> Path | None:
@@ -27,3 +32,27 @@ def local_model(model: str) -> Path | None:
         f"policy.model={model}: there is no such folder. `make train` or `brorl base` makes a small model in "
         "sft.new.output; or set policy.model to the folder or name of a Hugging Face model"
     )
+
+
+def model_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file of a model folder, {} if there is no such file. Raises ModelError."""
+    try:
+        return record_object(path, MAX_JSON)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise as_model_error(path, error) from error
+
+
+def check_weights(path: Path) -> None:
+    """Raise ModelError unless a file of weights is a regular file inside its model folder."""
+    try:
+        open_record(path, VAST).close()
+    except (OSError, ValueError) as error:
+        raise as_model_error(path, error) from error
+
+
+def as_model_error(path: Path, error: Exception) -> ModelError:
+    """Return a ModelError for a file of a model folder that cannot be read."""
+    text = str(error)
+    return ModelError(text if text.startswith(str(path)) else f"{path} cannot be read: {text}")

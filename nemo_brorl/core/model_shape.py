@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,9 +10,14 @@ from typing import Any
 
 from nemo_brorl.core.errors import ModelError
 from nemo_brorl.core.files import MALFORMED
+from nemo_brorl.core.model_folder import model_object
 
 ARCHITECTURES = ("qwen2", "qwen3", "qwen3_moe", "llama")  # values of `model_type` that the policy can train
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+MAX_LAYERS = 1000
+MAX_EXPERTS = 1024
+MAX_POSITIONS = 1 << 27
+MAX_SIZE = 1 << 20  # largest other size
 Shapes = dict[str, tuple[int, ...]]  # maps a tensor's name to its size
 
 
@@ -74,14 +78,9 @@ class ModelShape:
 def read_model_shape(folder: Path) -> ModelShape:
     """Return the shape of the model in a folder. Raises ModelError when it is missing, unreadable or not supported."""
     path = folder / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ModelError(f"{folder} has no config.json: policy.model must be a Hugging Face model folder") from error
-    except (OSError, *MALFORMED) as error:
-        raise ModelError(f"{path} cannot be read: {error}") from error
-    if not isinstance(config, dict):
-        raise ModelError(f"{path} cannot be read: it holds a {type(config).__name__}, not an object")
+    if not path.exists():
+        raise ModelError(f"{folder} has no config.json: policy.model must be a Hugging Face model folder")
+    config = model_object(path)
     try:
         _refuse_unsupported(config, path)
         return _shape_from(config, path)
@@ -123,17 +122,18 @@ def _has_sliding_window(config: Mapping[str, Any]) -> bool:
 
 
 def _shape_from(config: Mapping[str, Any], path: Path) -> ModelShape:
-    architecture, num_heads = config["model_type"], int(config["num_attention_heads"])
+    architecture, num_heads = config["model_type"], _size(config, path, "num_attention_heads")
+    hidden_size = _size(config, path, "hidden_size")
     return ModelShape(
-        num_layers=int(config["num_hidden_layers"]),
-        hidden_size=int(config["hidden_size"]),
+        num_layers=_size(config, path, "num_hidden_layers", MAX_LAYERS),
+        hidden_size=hidden_size,
         num_heads=num_heads,
-        num_key_value_heads=int(config.get("num_key_value_heads") or num_heads),
-        head_size=int(config.get("head_dim") or config["hidden_size"] // num_heads),
-        ffn_size=int(config["intermediate_size"]),
-        vocab_size=int(config["vocab_size"]),
-        max_positions=int(config["max_position_embeddings"]),
-        norm_epsilon=float(config["rms_norm_eps"]),
+        num_key_value_heads=_size(config, path, "num_key_value_heads", default=num_heads),
+        head_size=_size(config, path, "head_dim", default=max(hidden_size // num_heads, 1)),
+        ffn_size=_size(config, path, "intermediate_size"),
+        vocab_size=_size(config, path, "vocab_size"),
+        max_positions=_size(config, path, "max_position_embeddings", MAX_POSITIONS),
+        norm_epsilon=_finite(config["rms_norm_eps"]),
         rope=_rope_from(config, path),
         has_qkv_bias=architecture == "qwen2",
         has_qk_norm=architecture in ("qwen3", "qwen3_moe"),
@@ -142,27 +142,51 @@ def _shape_from(config: Mapping[str, Any], path: Path) -> ModelShape:
     )
 
 
+def _size(
+    config: Mapping[str, Any],
+    path: Path,
+    name: str,
+    most: int = MAX_SIZE,
+    default: int | None = None,
+) -> int:
+    """Return a size in a model's config, `default` where it is missing or null. Raises ModelError and KeyError."""
+    value = config[name] if default is None else config.get(name)
+    if value is None and default is not None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise ModelError(f"{path}: {name}={value!r:.40} is no whole number from 1 to {most:,}")
+    return value
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{value!r:.40} is no finite number")
+    return number
+
+
 def _moe_from(config: Mapping[str, Any], path: Path) -> MoeShape | None:
     """Return the mixture-of-experts shape, or None when every layer is dense.
 
     Layers are chosen as in transformers' Qwen3MoeDecoderLayer.
     """
-    num_experts = int(config["num_local_experts"] if "num_local_experts" in config else config["num_experts"])
-    dense, step = config.get("mlp_only_layers") or (), int(config.get("decoder_sparse_step", 1))
+    experts = "num_local_experts" if "num_local_experts" in config else "num_experts"
+    num_experts = _size(config, path, experts, MAX_EXPERTS) if config[experts] else 0
+    dense, step = config.get("mlp_only_layers") or (), _size(config, path, "decoder_sparse_step", default=1)
     is_moe_layer = tuple(
         num_experts > 0 and layer not in dense and (layer + 1) % step == 0
         for layer in range(config["num_hidden_layers"])
     )
     if not any(is_moe_layer):
         return None
-    chosen, is_renormalised = int(config["num_experts_per_tok"]), bool(config.get("norm_topk_prob", False))
+    chosen, is_renormalised = _size(config, path, "num_experts_per_tok"), bool(config.get("norm_topk_prob", False))
     if chosen == 1 and is_renormalised:
         raise ModelError(
             f"{path}: num_experts_per_tok=1 with norm_topk_prob=true gives the router no gradient and is not supported"
         )
     if not 1 <= chosen <= num_experts:
         raise ModelError(f"{path}: num_experts_per_tok={chosen} must be from 1 to the number of experts, {num_experts}")
-    return MoeShape(num_experts, chosen, int(config["moe_intermediate_size"]), is_renormalised, is_moe_layer)
+    return MoeShape(num_experts, chosen, _size(config, path, "moe_intermediate_size"), is_renormalised, is_moe_layer)
 
 
 def _rope_from(config: Mapping[str, Any], path: Path) -> Rope:
@@ -173,28 +197,28 @@ def _rope_from(config: Mapping[str, Any], path: Path) -> Rope:
     """
     table = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     kind = table.get("rope_type", table.get("type", "default"))
-    base = float(table.get("rope_theta", config.get("rope_theta", 10000.0)))
+    base = _finite(table.get("rope_theta", config.get("rope_theta", 10000.0)))
     if kind not in ROPE_TYPES:
         raise ModelError(f"{path}: rope_type {kind!r} is not supported; supported are {', '.join(ROPE_TYPES)}")
     if table.get("partial_rotary_factor", 1.0) != 1.0:
         raise ModelError(f"{path}: partial_rotary_factor={table['partial_rotary_factor']} is not supported, only 1.0")
     if kind == "default":
         return Rope(base)
-    factor = float(table["factor"])
+    factor = _finite(table["factor"])
     if kind == "linear":
         return Rope(base, kind, factor)
     given = config.get("original_max_position_embeddings") or table.get("original_max_position_embeddings")
     original = int(given or config["max_position_embeddings"])
     if kind == "llama3":
-        low, high = float(table["low_freq_factor"]), float(table["high_freq_factor"])
+        low, high = _finite(table["low_freq_factor"]), _finite(table["high_freq_factor"])
         return Rope(base, kind, factor, original, low_freq_factor=low, high_freq_factor=high)
     return Rope(
         base,
         kind,
         factor,
         original,
-        beta_fast=float(table.get("beta_fast") or 32),
-        beta_slow=float(table.get("beta_slow") or 1),
+        beta_fast=_finite(table.get("beta_fast") or 32),
+        beta_slow=_finite(table.get("beta_slow") or 1),
         is_truncated=bool(table.get("truncate", True)),
         attention_factor=_yarn_attention_factor(table, factor),
     )
@@ -207,7 +231,7 @@ def _yarn_attention_factor(table: Mapping[str, Any], factor: float) -> float:
     it.
     """
     if table.get("attention_factor") is not None:
-        return float(table["attention_factor"])
+        return _finite(table["attention_factor"])
 
     def weighted(weight: float) -> float:
         return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from brorl_graders.base.foreign import SMALL, RecordError, record_text
 
-from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.files import MALFORMED
 
-MAX_BYTES = 1 << 20
+MAX_BYTES = SMALL
 MAX_NODES = 100_000
 MAX_DEPTH = 32
 
@@ -30,14 +30,6 @@ _FLOAT = re.compile(
     r"|\.[0-9]+(?:_[0-9]+)*(?:[eE][-+][0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
 )
 _REPLACED = ("int", "float", "timestamp")
-
-
-class RecordError(DataError):
-    """A file of a run folder is not plain YAML within the bounds."""
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"{path} cannot be read: {reason}")
-        self.reason = reason
 
 
 def _strict(base: Any) -> Any:
@@ -81,13 +73,7 @@ Loader = _strict(yaml.CSafeLoader) if yaml.__with_libyaml__ else PythonLoader
 def read_record(path: Path) -> dict[str, Any]:
     """Return the mapping in a YAML file of a run folder, {} for an empty file. Raises RecordError."""
     try:
-        if path.exists() and not path.is_file():
-            raise RecordError(path, "it is no file")
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise RecordError(path, f"it has more than {MAX_BYTES:,} bytes")
-        text = content.decode("utf-8")
+        text = record_text(path, MAX_BYTES)
         reason = _excess(text)
         record = None if reason else yaml.load(text, Loader)
     except (OSError, yaml.YAMLError, *MALFORMED) as error:

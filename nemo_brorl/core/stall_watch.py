@@ -84,18 +84,22 @@ class Heartbeat:
         stage = _Stage(name, time.monotonic(), stalled)
         with self._lock:
             self._stages.append(stage)
-        self.beat()
+        self.beat("")
         try:
             yield
         finally:
             with self._lock:  # a generator may leave its stage before one that was entered later
                 self._stages = [other for other in self._stages if other is not stage]
-            self.beat()
+            self.beat("")
 
-    def beat(self, detail: str = "") -> None:
-        """Record that the current stage of the run has made progress, which `detail` describes for the log."""
+    def beat(self, detail: str | None = None) -> None:
+        """Record that the current stage of the run has made progress, which `detail` describes for the log.
+
+        None keeps the description that the stage has.
+        """
         with self._lock:
-            self._detail = detail
+            if detail is not None:
+                self._detail = detail
             self._moved_at = time.monotonic()
 
     def standing(self) -> Standing:
@@ -142,8 +146,8 @@ class StallWatch:
 
     It is a context manager: leave it last, after everything is closed. After `warning_s` without a beat it warns, names
     the late processes, and warns again whenever the silence has doubled. After `timeout_s` (None: never) it gives up
-    the run. With every warning the thread calls the heartbeat's `on_stall`. The start of a run has its own limit, even
-    with progress: `start_timeout_s` until `mark_started`.
+    the run. With every warning the thread calls the heartbeat's `on_stall`. The start of a run has its own limit in
+    place of `timeout_s`, even with progress: `start_timeout_s` until `mark_started`. A large model loads in silence.
     """
 
     def __init__(
@@ -197,7 +201,9 @@ class StallWatch:
             self.next_warning_s = 2 * standing.silent_s
             log.warning("%s", message)
             self._tell(message, standing.silent_s)
-        if self.timeout_s is not None and standing.silent_s >= self.timeout_s and self.given_up_at is None:
+        has_started = self.start_timeout_s is None
+        is_over = self.timeout_s is not None and standing.silent_s >= self.timeout_s
+        if has_started and is_over and self.given_up_at is None:
             self.given_up_at = time.monotonic()
             self.heartbeat.give_up(f"{message}. The run is ended after trainer.stall_timeout_s={self.timeout_s:g} s")
 
@@ -211,6 +217,7 @@ class StallWatch:
 
     def mark_started(self) -> None:
         """Lift the time limit for the start of a run, once engines, policy and verifiers are ready."""
+        self.heartbeat.beat()  # the silence of the start is no stall
         self.start_timeout_s = None
 
     def _start_is_late(self, standing: Standing) -> bool:

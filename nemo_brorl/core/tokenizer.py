@@ -6,17 +6,18 @@ transformers converts the tokenizer. A model without a chat template gets plain 
 
 from __future__ import annotations
 
-import datetime
-import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from brorl_graders.base.foreign import record_text
+
+from nemo_brorl.core.chat_template import MAX_TEMPLATE, compile_template, render, try_template
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import ModelError
+from nemo_brorl.core.model_folder import as_model_error, model_object
 
 if TYPE_CHECKING:
     import jinja2
@@ -27,6 +28,7 @@ log = get_logger(__name__)
 Messages = Sequence[Mapping[str, str]]  # messages with role and content
 Tools = Sequence[Mapping[str, Any]]  # functions by name, each with a JSON schema of its parameters
 
+MAX_GROWTH = 1000  # most characters that a normalizer may write for one
 _OLD_FILES = frozenset(["tokenizer.model", "spiece.model", "vocab.json", "vocab.txt"])
 SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
 
@@ -96,35 +98,21 @@ class ChatTokenizer:
 
         Raises ModelError when the chat template refuses it (some know no system role).
         """
-        import jinja2
-
         messages = conversation(question, system_prompt)
         try:
-            return self._template.render(
-                messages=messages,
-                tools=list(tools) or None,
-                add_generation_prompt=is_prompt,
-                **self.special_tokens,
-            )
-        except jinja2.TemplateError as error:
+            return render(self._template, messages, self.special_tokens, tools, is_prompt)
+        except ModelError as error:
             hint = ""
             if system_prompt:
                 hint = "; set data.system_prompt=null"
             elif len(messages) > 1:
                 hint = '; set data.system_prompt=""'
-            raise ModelError(f"the model's chat template refuses the prompt: {error}{hint}") from error
+            raise ModelError(f"{error}{hint}") from error
 
     @cached_property
     def _template(self) -> jinja2.Template:
-        import jinja2
-
         assert self.chat_template is not None, "prompt_ids renders only models that have a template"
-        try:
-            return _template_environment().from_string(_without_generation_tags(self.chat_template))
-        except jinja2.TemplateSyntaxError as error:
-            raise ModelError(
-                f"the model's chat template cannot be read: line {error.lineno}: {error.message}"
-            ) from error
+        return compile_template(self.chat_template)
 
     def _special_id(self, name: str) -> int:
         token = self.special_tokens.get(name)
@@ -150,22 +138,25 @@ def conversation(question: str | Messages, system_prompt: str | None) -> list[di
     return messages
 
 
-def load_tokenizer(folder: Path | str) -> ChatTokenizer:
+def load_tokenizer(folder: Path | str, is_tried: bool = False) -> ChatTokenizer:
     """Load the tokenizer of a Hugging Face model folder.
 
-    Raises ModelError when the folder or its tokenizer is missing, unreadable, or has more tokens than the model.
+    The chat template is tried in a child process, unless another process of the run has done that. Raises ModelError
+    when the folder or its tokenizer is missing, unreadable, or has more tokens than the model.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise ModelError(
             f"model folder {str(folder)!r} does not exist; set policy.model to a Hugging Face model folder"
         )
-    settings = _read_json(folder / "tokenizer_config.json")
+    settings = model_object(folder / "tokenizer_config.json")
     tokenizer = ChatTokenizer(
         _load_backend(folder), _chat_template(folder, settings), _special_tokens(folder, settings)
     )
     if tokenizer.chat_template is None:
         log.warning("%s has no chat template: prompts are plain text", folder)
+    elif not is_tried:
+        try_template(tokenizer.chat_template, tokenizer.special_tokens)
     _check_fits_model(tokenizer, folder)
     return tokenizer
 
@@ -176,9 +167,33 @@ def _load_backend(folder: Path) -> tokenizers.Tokenizer:
         return _convert_backend(folder)
     from tokenizers import Tokenizer
 
-    if "model" not in _read_json(path):  # the library raises a bare Exception for this, and for what is not JSON
+    settings = model_object(path)
+    if "model" not in settings:
         raise ModelError(f"{path} is not a tokenizer: it has no 'model' entry")
-    return Tokenizer.from_file(str(path))
+    growth = _growth(settings.get("normalizer"))
+    if growth > MAX_GROWTH:
+        raise ModelError(
+            f"{path}: its normalizer writes up to {growth:,.0f} characters for one, {MAX_GROWTH} are allowed"
+        )
+    try:
+        backend = Tokenizer.from_file(str(path))
+        backend.encode("1 + 1")
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise ModelError(f"{path} is not a tokenizer: {error}") from error
+    return backend
+
+
+def _growth(normalizer: Any) -> int:
+    """Return how many characters a tokenizer's replacements may write for one. A library without memory aborts."""
+    if not isinstance(normalizer, dict):
+        return 1
+    growth = max(len(str(normalizer.get("content", ""))), 1)
+    parts = normalizer.get("normalizers")
+    for part in parts if isinstance(parts, list) else ():
+        growth *= _growth(part)
+    return growth
 
 
 def _convert_backend(folder: Path) -> tokenizers.Tokenizer:
@@ -194,78 +209,51 @@ def _convert_backend(folder: Path) -> tokenizers.Tokenizer:
     try:
         # Without this argument, transformers asks on the terminal whether code of the folder may run.
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=False).backend_tokenizer
-    except ValueError as error:
+    except Exception as error:
         raise ModelError(f"the tokenizer in {str(folder)!r} cannot be read: {error}") from error
 
 
 def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
     """Return a model's chat template, from its own file or from tokenizer_config.json, where it may be a list."""
     path = folder / "chat_template.jinja"
-    if path.exists():
-        return path.read_text(encoding="utf-8")
     template = settings.get("chat_template")
+    if path.exists():
+        try:
+            template = record_text(path, MAX_TEMPLATE)
+        except (OSError, ValueError) as error:
+            raise as_model_error(path, error) from error
     if isinstance(template, list):
-        named = {item["name"]: item["template"] for item in template}
-        return named.get("default")
+        named = {item.get("name"): item.get("template") for item in template if isinstance(item, dict)}
+        template = named.get("default")
+    if template is not None and not isinstance(template, str):
+        raise ModelError(f"the chat template in {str(folder)!r} is no text: {template!r:.80}")
     return template
 
 
 def _special_tokens(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
-    merged = {**_read_json(folder / "special_tokens_map.json"), **settings}
+    merged = {**model_object(folder / "special_tokens_map.json"), **settings}
     special_tokens = {}
     for name in SPECIAL_TOKEN_NAMES:
         token = merged.get(name)
         if isinstance(token, dict):
-            token = token["content"]
-        if token is not None:
-            special_tokens[name] = token
+            token = token.get("content")
+        if token is None:
+            continue
+        if not isinstance(token, str):
+            raise ModelError(
+                f"the {name} in {str(folder)!r} is no text: {token!r:.80}; set it in tokenizer_config.json"
+            )
+        special_tokens[name] = token
     return special_tokens
 
 
 def _check_fits_model(tokenizer: ChatTokenizer, folder: Path) -> None:
-    model = _read_json(folder / "config.json")
-    text_config = model.get("text_config", {})
-    model_vocab = model.get("vocab_size", text_config.get("vocab_size"))
-    if model_vocab is not None and tokenizer.vocab_size > model_vocab:
+    model = model_object(folder / "config.json")
+    text_config = model.get("text_config")
+    part = text_config if isinstance(text_config, dict) else {}
+    model_vocab = model.get("vocab_size", part.get("vocab_size"))
+    if isinstance(model_vocab, int) and tokenizer.vocab_size > model_vocab:
         raise ModelError(
             f"the tokenizer in {str(folder)!r} does not fit its model: it has {tokenizer.vocab_size} tokens, the "
             f"model's vocab_size is {model_vocab}; use the tokenizer the model was trained with"
         )
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ModelError(f"{path} is not JSON: {error}") from error
-
-
-def _template_environment() -> jinja2.Environment:
-    """Return the Jinja environment that Hugging Face chat templates expect.
-
-    It is sandboxed, trims blocks, and has `raise_exception` and `strftime_now`.
-    """
-    import jinja2
-    import jinja2.sandbox
-
-    def raise_exception(message: str) -> None:
-        raise jinja2.TemplateError(message)
-
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    environment.filters["tojson"] = lambda value, **options: json.dumps(value, ensure_ascii=False, **options)
-    environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = lambda pattern: datetime.datetime.now().strftime(pattern)
-    return environment
-
-
-def _without_generation_tags(template: str) -> str:
-    """Return a chat template whose `{% generation %}` blocks are always rendered.
-
-    The tags mark the assistant's text for loss masks, which prompts do not need.
-    """
-    opened = re.sub(r"(\{%-?)\s*generation\s*(-?%\})", r"\1 if true \2", template)
-    return re.sub(r"(\{%-?)\s*endgeneration\s*(-?%\})", r"\1 endif \2", opened)

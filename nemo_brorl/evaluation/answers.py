@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 from brorl_graders import full_mark, lowest_right, reference_text
+from brorl_graders.base.foreign import MAX_LINE, VAST, open_record, read_json
 
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.files import append_whole, naming
@@ -179,8 +180,8 @@ def nearest_other(folder: Path, identity: Mapping[str, Any]) -> str | None:
     nearest: str | None = None
     fewest: list[str] = []
     for path in sorted(folder.glob(f"{benchmark}-*.jsonl")):
-        with path.open("rb") as file:
-            record = _record(file.readline()) or {}
+        with open_record(path, VAST) as file:
+            record = _record(file.readline(MAX_LINE)) or {}
         other = record.get("identity", {})
         is_of_same_model = other.get("weights") == identity["weights"]
         if other == identity or other.get("benchmark") != benchmark or not is_of_same_model:
@@ -211,7 +212,7 @@ def _parsed(line: bytes) -> PromptAnswers | None:
 
 def _record(line: bytes) -> dict[str, Any] | None:
     try:
-        record = json.loads(line)
+        record = read_json(line, most_bytes=len(line))
     except ValueError:
         return None
     return record if isinstance(record, dict) else None

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from brorl_graders import reading_of
+from brorl_graders.base.foreign import inert
 
 from nemo_brorl.cluster.object_store import fetch
-from nemo_brorl.core.console import inert
 from nemo_brorl.prompts.asking import place_of_answer
 from nemo_brorl.types import Prompt, ScoredGroup, is_right
 

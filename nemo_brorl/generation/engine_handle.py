@@ -45,10 +45,12 @@ class EngineHandle:
         max_restarts: int,
         timeout_s: float,
         transport: ActorTransport,
+        on_progress: Callable[[], object] = lambda: None,
     ) -> None:
         """Start the first Ray actor of a vLLM engine.
 
         `start_actor` gets the KV cache size in bytes of the actor that it replaces, or 0 for the first actor.
+        `on_progress` is called with every sign of life, such as a report of new tokens.
         """
         self.index = index
         # Weights that a replacement loads. None: those of the model folder.
@@ -62,6 +64,7 @@ class EngineHandle:
         self._max_restarts = max_restarts
         self._timeout_s = timeout_s
         self._transport = transport
+        self._on_progress = on_progress
         self._num_in_a_row = 0  # replacements since the last chunk
         self._num_restarts = 0
         self._num_garbage = 0
@@ -94,21 +97,22 @@ class EngineHandle:
     def touch(self) -> None:
         """Restart the timer of an engine's silence, because the engine answered or got work."""
         self._heard = self._transport.now()
+        self._on_progress()
 
     def note_chunk(self) -> None:
         """Reset the engine's count of consecutive failures, because the engine returned valid rollouts."""
         self._num_in_a_row = 0
         self.touch()
 
-    def wait(self) -> EngineReady:
+    def wait(self, timeout_s: float | None = None) -> EngineReady:
         """Block until the vLLM engine is ready to sample.
 
-        Raises GenerationError when it does not start.
+        Raises GenerationError when it does not start within `timeout_s` (None: generation.timeout_s).
         """
         reference = self.starting
         if reference is None:
             reference = self.actor.ready.remote()
-        ready = self._transport.results([reference], self._timeout_s)[0]
+        ready = self._transport.results([reference], timeout_s or self._timeout_s)[0]
         if not isinstance(ready, EngineReady):
             raise GenerationError(f"engine {self.index} did not start: {explain(ready)}")
         self.note_ready(ready)
@@ -139,14 +143,15 @@ class EngineHandle:
         elif self.silence_s >= self._timeout_s:
             self.replace(TimeoutError(f"no answer within generation.timeout_s={self._timeout_s:g}"))
 
-    def wait_alive(self) -> EngineReady:
+    def wait_alive(self, start_timeout_s: float | None = None) -> EngineReady:
         """Block until the engine is ready, and replace it if it was ready before and has died since.
 
-        Raises GenerationError when an engine that is starting fails to start, or when it has no restarts left.
+        Raises GenerationError when an engine that is starting takes longer than `start_timeout_s` (None:
+        generation.timeout_s) or fails, or when it has no restarts left.
         """
         if self.starting is None:
             return self.wait_or_replace()
-        return self.wait()
+        return self.wait(start_timeout_s)
 
     def wait_or_replace(self) -> EngineReady:
         """Block until the engine is ready, and replace it as often as needed.

@@ -18,7 +18,7 @@ from nemo_brorl.config.generation import GenerationConfig
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import GenerationError
-from nemo_brorl.core.timeline import Timeline
+from nemo_brorl.core.stall_watch import Heartbeat
 from nemo_brorl.generation import device
 from nemo_brorl.generation.engine_actor import RolloutEngine
 from nemo_brorl.generation.engine_handle import EngineHandle, EngineReady, check_weights
@@ -54,20 +54,22 @@ class VllmPool:
         sizes: RunSizes,
         model_folder: Path,
         places: Places | None = None,
-        timeline: Timeline | None = None,
+        heartbeat: Heartbeat | None = None,
         records_routes: bool = False,
     ) -> None:
         """Start the actors of all vLLM engines without waiting for them.
 
-        `places` assigns GPUs to engines, and is needed on machines with GPUs. `timeline` gets the time spans of weight
-        loading. With `records_routes` the engines return which experts every token was routed to.
+        `places` assigns GPUs to engines, and is needed on machines with GPUs. `heartbeat` records the engines' work.
+        With `records_routes` the engines return which experts every token was routed to.
         """
         places = places or Places(None)
+        heartbeat = heartbeat or Heartbeat()
         device.check(generation, sizes)
         # A broken model folder raises here, before an actor is started.
         read_shapes(model_folder)
         logger.info("%s", device.choose_scheduler(generation, sizes.num_gpus == 0)[1])
         self._generation = replace(generation, max_num_seqs=sizes.max_num_seqs, max_model_len=sizes.max_model_len)
+        self._start_timeout_s = sizes.start_timeout_s
         self._versions = {0}  # published policy versions; 0: the model folder
         self._call_ids = itertools.count()
         self._transport = RayTransport()
@@ -79,13 +81,8 @@ class VllmPool:
             settings = device.engine_settings(generation, sizes, model_folder, index, environment, records_routes)
             placed_class = actor_class.options(**places.engine_options(index))
             start_actor = functools.partial(_start_actor, placed_class, settings)
-            handle = EngineHandle(
-                index,
-                start_actor,
-                self._generation.max_restarts,
-                self._generation.timeout_s,
-                self._transport,
-            )
+            limits = (generation.max_restarts, generation.timeout_s)
+            handle = EngineHandle(index, start_actor, *limits, self._transport, heartbeat.beat)
             self._handles.append(handle)
         self._sleep = StagedSleep(self._handles, self._generation, self._transport)
         self._receivers = WeightReceivers(
@@ -94,7 +91,7 @@ class VllmPool:
             num_workers=len(self._handles) * self._generation.tensor_parallel_size,
             is_collective=sizes.weight_transport == "collective",
             transport=self._transport,
-            timeline=timeline,
+            timeline=heartbeat.timeline,
         )
 
     def wait_ready(self) -> list[EngineReady]:
@@ -102,7 +99,7 @@ class VllmPool:
 
         Raises GenerationError that names the engine which does not start.
         """
-        return [handle.wait_alive() for handle in self._handles]
+        return [handle.wait_alive(self._start_timeout_s) for handle in self._handles]
 
     def open_session(self, forecast: Forecast | None = None) -> VllmSession:
         """Open a session in which the engines sample rollouts.

@@ -8,12 +8,12 @@ missing. In a list, `-1` is the last item.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from brorl_graders import boxed_answers
+from brorl_graders.base.foreign import DIGITS, LARGE, read_json
 
 ABSENT = object()
 INDEX = re.compile(r"-?\d{1,6}")
@@ -85,8 +85,8 @@ def _bare(path: str) -> str:
 
 def _as_json(text: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return read_json(text, digits=DIGITS, most_bytes=LARGE)
+    except ValueError:
         return ABSENT
 
 

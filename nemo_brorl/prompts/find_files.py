@@ -7,10 +7,11 @@ Such folders are of two kinds. `Dataset.save_to_disk` and `DatasetDict.save_to_d
 from __future__ import annotations
 
 import glob
-import json
 import re
 from pathlib import Path
 from typing import Any
+
+from brorl_graders.base.foreign import LARGE, record_object
 
 from nemo_brorl.core.errors import DataError
 
@@ -126,7 +127,6 @@ def _chosen(folder: Path, split: str | None, names: list[str]) -> str:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
-        return dict(json.loads(text))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not JSON: {error}") from error
+        return record_object(path, LARGE)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error}") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import mmap
 import re
 from collections.abc import Iterator, Sequence
@@ -10,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+from brorl_graders.base.foreign import DIGITS, read_json
 
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.prompts.questions import BadRow, Row
@@ -118,9 +118,8 @@ def _array_spans(data: mmap.mmap | bytes, path: Path) -> Iterator[tuple[int, int
 def parsed_row(line: bytes) -> Row:
     """Return the JSON object in one line of a data file, or a BadRow with the reason why there is none."""
     try:
-        row = json.loads(line)
-    # RecursionError: hostile data may nest brackets without end.
-    except (ValueError, RecursionError) as error:
+        row = read_json(line, digits=DIGITS, most_bytes=len(line))
+    except ValueError as error:
         return BadRow(f"not JSON: {error}")
     if not isinstance(row, dict):
         return BadRow(f"a row is a JSON object, not {type(row).__name__}")

@@ -15,6 +15,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from brorl_graders import check_name, check_payload
+from brorl_graders.base.foreign import DIGITS, read_json
 
 from nemo_brorl.config.data import SourceConfig, TaskConfig
 from nemo_brorl.core.console import get_logger
@@ -172,7 +173,7 @@ class ReasoningGymSource:
             task=name,
             verifier=self.verifier,
             text=entry["question"],
-            payload={**self.options, **json.loads(as_json)},
+            payload={**self.options, **read_json(as_json, digits=DIGITS, most_bytes=len(as_json))},
             level=level,
         )
 

@@ -11,8 +11,10 @@ from decimal import Decimal
 from typing import Any
 
 from brorl_graders import check_payload
+from brorl_graders.base.foreign import DIGITS, MalformedError, check_json, read_json
 
 from nemo_brorl.core.errors import BroRLError, DataError, NotAllowedError
+from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.prompts.columns import ABSENT, is_optional, shown, value_at
 from nemo_brorl.prompts.questions import BadRow, Question
 from nemo_brorl.prompts.row_formats import RowFormat
@@ -50,6 +52,8 @@ def question_of(
         text = "\n\n".join(contents)
         payload = {**options, "question": text, **_payload(row, layout)}
         verifier = _name(row, layout.verifier_path) or layout.verifier
+        # Verifiers are other processes. Values that JSON cannot represent must be found here, not in the first step.
+        check_json(json.dumps(payload).encode(), digits=DIGITS)
         check_payload(verifier, payload)
         return Question(
             task=_name(row, layout.task_path) or task,
@@ -60,8 +64,11 @@ def question_of(
         )
     except NotAllowedError as error:
         return BadRow(str(error), is_refused=True)
-    except BroRLError as error:
+    except (BroRLError, MalformedError) as error:
         return BadRow(str(error))
+    # A value that JSON cannot represent, that is nested without end, or that a verifier's check does not expect.
+    except MALFORMED as error:
+        return BadRow(f"{type(error).__name__}: {error}")
 
 
 def _layout_of(row: Fields, formats: Sequence[RowFormat]) -> RowFormat | BadRow:
@@ -129,8 +136,8 @@ def _as_messages(text: str, path: str) -> Any:
     if re.match(r"\s*\[\s*\{\s*['\"](?:role|content)['\"]\s*:", text) is None:
         return [{"role": "user", "content": text}]
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return read_json(text, most_bytes=len(text) * 4)
+    except ValueError:
         raise DataError(
             f"'{path}' is {shown(text)}; it is Python's text of a list: store the list itself, or its JSON text"
         ) from None

@@ -23,7 +23,7 @@ from nemo_brorl.config.schema import BroRLConfig
 def configure(config: BroRLConfig) -> None:
     """Allow the verifiers, services and environments that a run's settings name, in this process and in its children.
 
-    Imports none of them. `check_params` does. Raises ConfigError where a service has the name of a built-in verifier.
+    Imports none of them. `check_names` does. Raises ConfigError where a service has the name of a built-in verifier.
     """
     use_names(names_of(config))
 

@@ -144,7 +144,7 @@ class VerifierPool:
         for index in range(config.num_workers):
             worker = actor.remote(*arguments, index)
             self.workers.append(worker)
-        self._usage: dict[str, float] = {}  # use of services since the last call of `metrics`
+        self._usage: dict[str, float] = {}  # use of services and processes since the last call of `metrics`
         self._load = [0] * len(self.workers)  # responses submitted and not yet scored, per worker
         self._moved_at = [time.monotonic()] * len(
             self.workers
@@ -228,17 +228,18 @@ class VerifierPool:
         return scored
 
     def metrics(self) -> dict[str, float]:
-        """Return metrics of requests to scoring services. Empty without services.
+        """Return metrics of late verifiers and of requests to scoring services, the latter only where there are any.
 
         They are about the chunks of rollouts that `poll` has returned since the last call of `metrics`.
         """
         usage = self._usage
         self._usage = {}
+        late = {"reward/late_s": usage.pop("late_s", 0.0)}
         if not usage:
-            return {}
+            return late
         num_requests = max(usage.get("requests", 0.0), 1.0)
         request_s = usage["request_s"] / num_requests
-        metrics = {"service/request_s": request_s}
+        metrics = {**late, "service/request_s": request_s}
         for name in SERVICE_COUNTS:
             metrics[f"service/{name}"] = usage.get(name, 0.0)
         return metrics

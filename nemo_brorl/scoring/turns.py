@@ -58,7 +58,7 @@ class ResponseScores(NamedTuple):
     answers: tuple[str | None, ...] | None = None
     evidence: RewardEvidence | None = None
     turns: TurnRecord | None = None
-    usage: Mapping[str, float] | None = None  # use of services since the last chunk (`Pool.take_usage`)
+    usage: Mapping[str, float] | None = None  # use of services and processes since the last chunk (`Pool.take_usage`)
     unfinished: PartialRollouts | None = None  # its data is sent apart
     ended: Int64 | None = None  # rows of the chunk that have ended; None: all
     is_stopped: Bool | None = None  # [ended] whether each stopped by itself; None: as sampled

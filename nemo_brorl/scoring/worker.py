@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import Counter
@@ -15,7 +16,6 @@ from brorl_graders.answers import answers_of
 from brorl_graders.base.names import Names, allow
 from brorl_graders.environments.host import EpisodeHost
 from brorl_graders.grading import Pool
-from brorl_graders.verifiers.registry import endpoints_in
 
 from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.core.tokenizer import load_tokenizer
@@ -56,7 +56,7 @@ class VerifierWorker:
             allow(names)
         if rewards is not None:
             configure_code(rewards)
-        self.tokenizer = load_tokenizer(model_folder)
+        self.tokenizer = load_tokenizer(model_folder, is_tried=True)
         self.verifiers = tuple(verifiers)
         self.repetition_ngram = repetition_ngram
         self.with_answers = with_answers
@@ -68,6 +68,7 @@ class VerifierWorker:
             services=service_limits(self.rewards.services),
             record_folder=record_folder,
             worker=index,
+            num_at_once=max(1, len(os.sched_getaffinity(0)) // self.rewards.num_workers),
         )
 
     def judge(
@@ -139,9 +140,6 @@ class VerifierWorker:
             score = score_of.get(text, 0.0)
             num_failed += score is None
             rewards.append(score or 0.0)
-        usage = None
-        if endpoints_in(verifier, payload):
-            usage = self.pool.take_usage()
         return ResponseScores(
             rewards=np.array(rewards, np.float32),
             num_failed=num_failed,
@@ -150,7 +148,7 @@ class VerifierWorker:
             log_probs=np.array(log_probs, np.float32),
             answers=self._answers(verifier, payload, texts),
             evidence=evidence_of(verifier, payload, different, verdicts, counts),
-            usage=usage,
+            usage=self.pool.take_usage(),
             reasons=kept_reasons(reason_of.get(text, "") for text in texts),
         )
 

@@ -12,15 +12,17 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from brorl_graders.base.environment_values import as_written, restored
+from brorl_graders.base.foreign import DIGITS, VAST, open_record, read_json
 
 from nemo_brorl import types
 from nemo_brorl.cluster.object_store import fetch, store
 from nemo_brorl.core.errors import CheckpointError
+from nemo_brorl.core.files import MALFORMED
 
+MAX_DEPTH = 256  # lists and objects in each other; a row of data may have 64, each of which is written as two
 _PLAIN = (str, int, float, bool, type(None))
 
 
@@ -45,15 +47,15 @@ def load_carriers(path: Path, *kinds: type) -> list[Any]:
     for kind in kinds:
         known[kind.__name__] = kind
     try:
-        with np.load(path) as arrays:
+        with open_record(path, VAST) as file, np.load(file) as arrays:
             text = arrays["records"].tobytes()
-            records = json.loads(text)
+            records = read_json(text, depth=MAX_DEPTH, digits=DIGITS, most_bytes=len(text))
             return [_value(record, known, arrays) for record in records]
     except (KeyError, TypeError) as error:
         raise CheckpointError(
             f"{path} was written by another version of this program ({error}): start a new run folder"
         ) from error
-    except (BadZipFile, EOFError, ValueError) as error:
+    except (OSError, *MALFORMED) as error:
         raise CheckpointError(f"{path} is damaged: {error}") from error
 
 

@@ -20,6 +20,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from brorl_graders.base.foreign import VAST, record_object
+
 from nemo_brorl.cluster.object_store import fetch_or_none
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import CheckpointError
@@ -176,7 +178,7 @@ class Checkpoints:
         return None
 
     def _read(self, folder: Path) -> RunState:
-        state = json.loads((folder / STATE).read_text())
+        state = record_object(folder / STATE, VAST)
         step = state.pop("step")
         groups = load_carriers(folder / GROUPS, CarriedGroups, OpenGroup)[0]
         return RunState(step, state, groups)

@@ -9,6 +9,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from brorl_graders.base.foreign import SMALL, record_json
+
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.training.checkpoint import Checkpoints
 from nemo_brorl.training.marker import MARKER
@@ -39,7 +41,7 @@ def empty(folder: Path, setting: str) -> Path:
 def is_converted(checkpoint: Path, folder: Path) -> bool:
     """Return True if `folder` has weights exported from this checkpoint, not from another one of the same name."""
     try:
-        record = json.loads((folder / RECORD).read_text())
+        record = record_json(folder / RECORD, SMALL)
         return record == _identity(checkpoint)
     except (OSError, ValueError):
         return False

@@ -12,6 +12,8 @@ import platform
 from importlib import metadata
 from pathlib import Path
 
+from brorl_graders.base.foreign import LARGE, SMALL, read_json, record_bytes
+
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.files import naming, write_atomically
 
@@ -44,7 +46,7 @@ def note_machine(run_folder: Path) -> None:
     Raises ResourceError.
     """
     path = run_folder / MACHINES
-    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    text = record_bytes(path, LARGE).decode("utf-8", errors="replace") if path.exists() else ""
     last = _last_machine(text)
     this = this_machine()
     if this == last:
@@ -104,7 +106,7 @@ def _last_machine(text: str) -> dict[str, str]:
     # Read from the end, because the last line may be cut off.
     for line in reversed(text.splitlines()):
         try:
-            machine = json.loads(line)
+            machine = read_json(line, most_bytes=SMALL)
         except ValueError:
             continue
         if isinstance(machine, dict):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from brorl_graders.base.foreign import LARGE, record_bytes
+
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.file_sums import SUMS, FileSum, all_damage, file_sum, sums_as_json, sums_from_json
@@ -67,4 +69,4 @@ def _marked(folder: Path) -> dict[str, FileSum]:
 
     Raises OSError, or one of `MALFORMED` for a damaged marker.
     """
-    return dict(sums_from_json((folder / MARKER).read_text(encoding="utf-8")))
+    return dict(sums_from_json(record_bytes(folder / MARKER, LARGE)))

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from brorl_graders.base.foreign import MAX_LINE, VAST, read_json, record_lines
+
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.files import MALFORMED, append_line, naming, write_atomically
 
@@ -41,15 +43,15 @@ class JsonlSink:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a JSONL file of metrics or events that have a step. Raises OSError.
+    """Return the rows of a JSONL file of metrics or events that have a step. Raises OSError and RecordError.
 
     Damaged rows, and rows that are half-written because the process was killed, are left out with one warning.
     """
     rows = []
     left_out: list[str] = []
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+    for number, line in enumerate(record_lines(path, VAST), start=1):
         try:
-            row = json.loads(line)
+            row = read_json(line, most_bytes=MAX_LINE)
             rows.append({**row, "step": operator.index(row["step"])})
         except MALFORMED:
             left_out.append(str(number))

@@ -7,12 +7,15 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from brorl_graders.base.foreign import RecordError, record_bytes
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
 from nemo_brorl.core.best_weights import RECORD as BEST_WEIGHTS_RECORD
+from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.files import naming, share_as_usual
+from nemo_brorl.core.model_folder import MAX_JSON, model_object
 from nemo_brorl.types import TensorInfo
 from nemo_brorl.weights.buckets import cut
 
@@ -24,6 +27,7 @@ _COMPANIONS = ("*.json", "*.txt", "*.model", "*.jinja")
 # Records of the weights in the source, not of those that are written.
 _RECORDS = (BEST_WEIGHTS_RECORD, "converted.json")
 _INDEX = "model.safetensors.index.json"
+log = get_logger(__name__)
 
 
 def write_hf_folder(
@@ -89,9 +93,15 @@ def _copy_companions(
         for pattern in _COMPANIONS:
             companions += source.glob(pattern)
     for path in companions:
-        if path.name not in _RECORDS and not path.name.endswith(".safetensors.index.json"):
-            shutil.copyfile(path, folder / path.name)
-    config = json.loads((source / "config.json").read_text())
+        if path.name in _RECORDS or path.name.endswith(".safetensors.index.json"):
+            continue
+        try:
+            content = record_bytes(path, MAX_JSON)
+        except (OSError, RecordError) as error:
+            log.warning("left out of %s: %s", folder, error)
+            continue
+        (folder / path.name).write_bytes(content)
+    config = model_object(source / "config.json")
     # Transformers before version 5 calls it `torch_dtype`.
     config.pop("torch_dtype", None)
     config["dtype"] = dtype

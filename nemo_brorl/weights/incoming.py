@@ -5,7 +5,6 @@ Nothing here touches the model. So everything that can be refused is refused whi
 
 from __future__ import annotations
 
-import json
 import struct
 import time
 import zlib
@@ -18,6 +17,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from nemo_brorl.core.errors import ModelError, WeightSyncError
+from nemo_brorl.core.model_folder import check_weights, model_object
 from nemo_brorl.types import WEIGHT_ITEM_BYTES, BucketNotice, Period, TensorInfo, WeightBucket
 
 _TIED_HEAD = "lm_head.weight"
@@ -51,6 +51,7 @@ def read_shapes(model_folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def _shapes_in(file: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
+    check_weights(file)
     try:
         with safe_open(file, framework="numpy") as tensors:
             names = tensors.keys()
@@ -62,7 +63,7 @@ def _shapes_in(file: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 def has_tied_head(model_folder: Path) -> bool:
     """Return whether the model's output head shares its weights with the embedding, as config.json says."""
-    settings = json.loads((model_folder / "config.json").read_text())
+    settings = model_object(model_folder / "config.json")
     return bool(settings.get("tie_word_embeddings", False))
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 
 from nemo_brorl.core.errors import ModelError
+from nemo_brorl.core.model_folder import check_weights, model_object
 from nemo_brorl.core.model_shape import ModelShape, hf_shapes
 from nemo_brorl.weights.names import NamedTensors, local_slots
 from nemo_brorl.weights.parameters import fill
@@ -36,7 +37,7 @@ def load_hf(
     _check_names(files, expected, shape, folder)
     opened = {}
     for path in set(files.values()):
-        opened[path] = safe_open(path, framework="pt")
+        opened[path] = _open(path)
     for slot, param in local_slots(models, shape, groups.experts):
         group = groups.splitting(slot)
         shares = []
@@ -56,19 +57,31 @@ def load_hf(
 def tensor_files(folder: Path) -> dict[str, Path]:
     """Return which safetensors file of a model folder holds each tensor, by tensor name.
 
-    Raises ModelError when the folder has no safetensors file or the file is not complete.
+    Raises ModelError when the folder has no safetensors file, the file is not complete, or the index names a file
+    elsewhere.
     """
     index = folder / "model.safetensors.index.json"
     if index.exists():
-        weight_map = json.loads(index.read_text())["weight_map"]
+        weight_map = model_object(index).get("weight_map")
+        if not isinstance(weight_map, dict) or not all(_is_name(file) for file in weight_map.values()):
+            raise ModelError(f"{index}: its weight_map does not name a file of this folder for each tensor")
         return {name: folder / file for name, file in weight_map.items()}
     path = folder / "model.safetensors"
     if not path.exists():
         raise ModelError(f"{folder} holds neither model.safetensors nor model.safetensors.index.json")
+    with _open(path) as opened:
+        return dict.fromkeys(opened.keys(), path)
+
+
+def _is_name(file: Any) -> bool:
+    return isinstance(file, str) and file.strip(".") != "" and Path(file).name == file
+
+
+def _open(path: Path) -> Any:
+    check_weights(path)
     try:
-        with safe_open(path, framework="pt") as opened:
-            return dict.fromkeys(opened.keys(), path)
-    except SafetensorError as error:
+        return safe_open(path, framework="pt")
+    except (OSError, SafetensorError) as error:
         raise ModelError(f"{path} is not a whole safetensors file: {error}") from error
 
 

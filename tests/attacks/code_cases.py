@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator
 
 from tests.attacks.cases import PROGRAM, Case
 from tests.attacks.exercises import EXERCISES, Exercise
-from tests.attacks.layouts import LAYOUTS, Payload, called
+from tests.attacks.layouts import ENDS, LAYOUTS, Payload, called
 
 SECONDS = 6.0  # for one response
 PRINTING = "stdin"
-READ_AND_PRINT = "import json\nprint({}(*json.loads(input())))\n"
 CONSTANTS = ("None", "0", "True", "''", "[]", "args[0]")
 
 
@@ -27,7 +26,7 @@ def tagged_block(source: str) -> str:
 def constant_program(function: str, constant: str, prints: bool) -> str:
     """A program that returns, or prints, the same whatever it is given."""
     source = f"def {function}(*args):\n    return {constant}\n"
-    return source + READ_AND_PRINT.format(function) if prints else source
+    return source + ENDS[PRINTING].format(function) if prints else source
 
 
 def code_cases() -> Iterator[Case]:
@@ -54,7 +53,7 @@ def _case(
     place: Callable[[str], str],
 ) -> Case:
     prints = family == PRINTING
-    end = READ_AND_PRINT.format(exercise.function) if prints else ""
+    end = ENDS.get(family, "").format(exercise.function)
     constants = [constant_program(exercise.function, constant, prints) for constant in CONSTANTS]
     return Case(
         name=f"{family}/{exercise.function}",

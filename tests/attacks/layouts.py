@@ -159,6 +159,61 @@ def _numpy_testing(exercise: Exercise) -> Payload:
     return {"script": "\n".join(lines)}
 
 
+def _numpy_operators(exercise: Exercise) -> Payload:
+    """NumPy's `==` with results of several items, since an empty list equals one item by broadcasting."""
+    asserts = []
+    for call, (_, result) in zip(_calls(exercise), exercise.calls, strict=True):
+        is_long = isinstance(result, list) and len(result) > 1
+        test = "({} == np.array({})).all()" if is_long else "{} == {}"
+        asserts.append("import numpy as np\nassert " + test.format(exercise.function + call[0], call[1]))
+    return {"asserts": asserts}
+
+
+def _methods(exercise: Exercise) -> Payload:
+    """Methods that plain data has are asked with what is expected."""
+    asserts = []
+    for call, (_, result) in zip(_calls(exercise), exercise.calls, strict=True):
+        test = f"{exercise.function}{call[0]}"
+        if isinstance(result, str):
+            test += f".startswith({result!r})"
+        elif isinstance(result, list):
+            test += f".count({result[-1]!r}) == 1"
+        else:
+            test += f" == {result!r}"
+        asserts.append(f"assert {test}")
+    return {"asserts": asserts}
+
+
+def _set_methods(exercise: Exercise) -> Payload:
+    """The function returns a set."""
+    asserts = []
+    for call, (_, result) in zip(_calls(exercise), exercise.calls, strict=True):
+        items = result if isinstance(result, list | str) else [result]
+        asserts.append(f"assert {exercise.function}{call[0]}.intersection(set({items!r})) == set({items!r})")
+    return {"asserts": asserts}
+
+
+def _contexts(exercise: Exercise) -> Payload:
+    """The function returns a context manager."""
+    asserts = []
+    for call, result in _calls(exercise):
+        asserts.append(f"with {exercise.function}{call} as result:\n    assert result == {result}")
+    return {"asserts": asserts}
+
+
+def _arguments_twice(exercise: Exercise) -> Payload:
+    """Expected values are computed from the arguments, after the program had them."""
+    reference = exercise.source.replace(exercise.function, "reference")
+    asserts = []
+    for arguments, _ in exercise.calls:
+        names = [f"x{number}" for number in range(len(arguments))]
+        given = [f"{name} = {argument!r}" for name, argument in zip(names, arguments, strict=True)]
+        called_with = ", ".join(names)
+        test = f"assert {exercise.function}({called_with}) == reference({called_with})"
+        asserts.append("\n".join([reference, *given, test]))
+    return {"asserts": asserts}
+
+
 def _checked(exercise: Exercise, body: str, before: str = "") -> Payload:
     script = f"{before}def check(candidate):\n{body}\n"
     return {"script": script, "entry_point": exercise.function}
@@ -183,4 +238,22 @@ LAYOUTS: dict[str, Callable[[Exercise], Payload]] = {
     "doctest": _doc_test,
     "numpy": _numpy,
     "numpy.testing": _numpy_testing,
+    "numpy operators": _numpy_operators,
+    "methods": _methods,
+    "set methods": _set_methods,
+    "contexts": _contexts,
+    "arguments twice": _arguments_twice,
+}
+# Kind of test -> what is appended to the honest programs of an exercise.
+ENDS: dict[str, str] = {
+    "stdin": "import json\nprint({0}(*json.loads(input())))\n",
+    "set methods": """\
+def as_set(result):
+    return set(result) if isinstance(result, (list, str)) else {{result}}
+{0} = (lambda function: lambda *args: as_set(function(*args)))({0})
+""",
+    "contexts": """\
+import contextlib
+{0} = (lambda function: lambda *args: contextlib.nullcontext(function(*args)))({0})
+""",
 }

@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from textwrap import indent
 from typing import NamedTuple
 
 from tests.attacks.cases import Case
-from tests.attacks.code_cases import PRINTING, READ_AND_PRINT, block, tagged_block
+from tests.attacks.code_cases import PRINTING, block, tagged_block
+from tests.attacks.layouts import ENDS
 
 FILE = Path(__file__).with_name("program_moves.txt")
 HEAD = re.compile(r"^=== (?P<slot>\w+) (?P<group>\w+): (?P<name>.+)\n", re.MULTILINE)
 BEFORE, VALUE, AFTER = "before", "value", "after"
 SPY = "spy"
 # Groups whose moves cost seconds or a tenth of one: drawn less often.
-WEIGHTS = {"time": 0.1, "spy": 0.7, "forge": 1.5, "equality": 1.5, "builtin": 1.5}
+WEIGHTS = {
+    "time": 0.2,
+    "spy": 0.7,
+    "forge": 1.2,
+    "equality": 1.5,
+    "builtin": 1.5,
+    "container": 0.2,
+    "context": 4.0,
+    "effect": 4.0,
+}
+# Word in the name and source of a block -> what it stands for, in one move each.
+VARIANTS = {
+    "METHOD": ("startswith", "count", "intersection", "union", "equals", "all", "isdigit", "tolist"),
+    "DTYPE": ("(1,)f8", "(3,)f8", "(2,3)f4", "(1,)O", "O", "i4,f8"),
+    "KIND": ("array", "deque", "Counter", "OrderedDict", "namedtuple", "range"),
+}
 DECOY = "```python\ndef other():\n    return 0\n```"
 
 
@@ -34,11 +50,18 @@ def read_moves() -> dict[str, Move]:
     _, *parts = HEAD.split(FILE.read_text(encoding="utf-8"))
     moves: dict[str, Move] = {}
     for slot, group, name, source in zip(*[iter(parts)] * 4, strict=True):
-        move = Move(f"{group}: {name}", slot, group, source.strip("\n"))
-        if move.name in moves:
-            raise ValueError(f"two moves are called {move.name!r}")
-        moves[move.name] = move
+        for variant, text in _variants(name, source.strip("\n")):
+            move = Move(f"{group}: {variant}", slot, group, text)
+            if move.name in moves:
+                raise ValueError(f"two moves are called {move.name!r}")
+            moves[move.name] = move
     return moves
+
+
+def _variants(name: str, source: str) -> Iterator[tuple[str, str]]:
+    word = next((word for word in VARIANTS if word in name), "")
+    for meaning in VARIANTS.get(word, ("",)):
+        yield (name.replace(word, meaning), source.replace(word, meaning)) if word else (name, source)
 
 
 MOVES = read_moves()
@@ -68,7 +91,7 @@ def program(case: Case, moves: Sequence[str]) -> str:
     values = by_slot[VALUE] or ["return 0"]
     body = indent("\n".join(values), "    ")
     function = f"def {case.function}(*args, **kwargs):\n{body}"
-    end = READ_AND_PRINT.format(case.function) if case.family == PRINTING else ""
+    end = ENDS[PRINTING].format(case.function) if case.family == PRINTING else ""
     source = "\n".join([*by_slot[BEFORE], function, *by_slot[AFTER], end])
     return source.replace("FUNCTION", case.function)
 

@@ -9,6 +9,7 @@ prompt of another verifier, which the same process scores. What is wrong is a `V
 - CHANGED: another response's reward is not what it is alone.
 - FAILED: the verifier failed, by more than a deadline of the attack's own.
 - LEFT: a process, a file, a connection or a changed file of this machine.
+- GREW: a process that scores had more memory than a value may take.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from tests.attacks.generator import Attack, find_case, response, spy_response
 from tests.attacks.scoring import OVERDUE, WatchedPool
 
 EARNED, COPIED, BOTH, CHANGED, FAILED, LEFT = "earned", "copied", "both", "changed", "failed", "left"
+GREW = "grew"
 WRONG, ATTACK, RIGHT, SPY = "wrong", "attack", "right", "spy"
 SEQUENCE = (WRONG, ATTACK, RIGHT, ATTACK, WRONG, RIGHT, SPY)
 HONEST = (WRONG, RIGHT)
@@ -39,6 +41,7 @@ MARK = "brorl-attack*"  # of what moves leave
 FOLDERS = (".", "/tmp", "/var/tmp", "/dev/shm", "/scratch", "~", sys.prefix)
 TOLERANCE = 1e-9
 SCRATCH_BYTES = 2**24
+MOST_MEMORY_KIB = 320 * 2**10  # of a process that scores, at its peak; honest ones have about 190 MiB
 
 
 class Violation(NamedTuple):
@@ -186,6 +189,8 @@ class Arena:
             processes = descendants(child)
             if len(processes) > self._num_processes:
                 yield Violation(LEFT, f"{len(processes)} processes, more than {self._num_processes}")
+            if peak_memory_kib(child) > MOST_MEMORY_KIB:
+                yield Violation(GREW, f"to {peak_memory_kib(child)} KiB")
 
     def _told_apart(self, found: Sequence[Violation], attack: Attack, case: Case, honest: Honest) -> list[Violation]:
         """The violations, those said to have been copied that do not come of the response alone."""
@@ -200,6 +205,15 @@ class Arena:
             is_copied = violation.kind == EARNED and not alone[who]
             said.append(violation._replace(kind=COPIED) if is_copied else violation)
         return said
+
+
+def peak_memory_kib(process: int) -> int:
+    """The most memory that a process has had, 0 when it has ended."""
+    try:
+        status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")), 0)
 
 
 @cache

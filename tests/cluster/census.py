@@ -17,6 +17,7 @@ census = {
     "host": socket.gethostname(),
     "addresses": sorted(node["NodeManagerAddress"] for node in alive),
     "hosts": sorted(node["NodeManagerHostname"] for node in alive),
+    "slots": {node["NodeManagerHostname"]: node["Resources"].get("CPU", 0) for node in alive},
     "gpus": {node["NodeManagerHostname"]: node["Resources"].get("GPU", 0) for node in alive},
 }
 Path(os.environ["CENSUS"]).write_text(json.dumps(census))

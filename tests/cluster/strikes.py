@@ -91,7 +91,7 @@ class Strike:
     lengthen: Act | None = None
     is_there: Callable[[Scene], bool] | None = None  # what else shows that the stage has come
     named_s: float = (
-        60.0  # until the job has named the node: docs/howto/cluster.md says 20 of a machine with nothing else to do
+        150.0  # until the job has named the node: docs/howto/cluster.md says 75 of a machine with nothing else to do
     )
 
 

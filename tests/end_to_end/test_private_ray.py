@@ -1,5 +1,5 @@
 """Ray as we start it serves nobody else, neither who has no token nor another user of the machine; its folder and that
-of compiled kernels lie in TMPDIR; its processes have one heap each."""
+of compiled kernels lie in TMPDIR; its processes have one heap each; its start takes no handler of signals away."""
 
 from __future__ import annotations
 
@@ -15,19 +15,25 @@ from typing import NamedTuple
 import pytest
 
 RUN = """
-import os, sys
+import os, signal, sys, time
 import psutil
 import ray
 from nemo_brorl.cluster.ray_cluster import RayCluster
 from nemo_brorl.config.load import load_config
+from nemo_brorl.core.clock import StopRequest
 trainer = load_config("brorl_cpu", []).trainer
+stop = StopRequest(None)
+stop.install()
 with RayCluster(trainer):
-    pass
+    stop.install()
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.1)
 with RayCluster(trainer):  # the second one of a process
     context = ray.get_runtime_context()
     raylet = next(child for child in psutil.Process().children(recursive=True) if child.name() == "raylet")
     heaps, kernels = (raylet.environ()[name] for name in ("MALLOC_ARENA_MAX", "TORCHINDUCTOR_CACHE_DIR"))
-    print(context.gcs_address, ray._private.worker._global_node.get_session_dir_path(), heaps, kernels, flush=True)
+    folder = ray._private.worker._global_node.get_session_dir_path()
+    print(context.gcs_address, folder, heaps, kernels, stop.reason, flush=True)
     sys.stdin.readline()
 """
 
@@ -63,6 +69,7 @@ class Run(NamedTuple):
     folder: str  # of its session
     heaps: str  # that its processes may have
     kernels: str  # folder of those that Inductor compiles
+    stopped_by: str  # what asked it to stop in its first cluster
     root: Path  # its TMPDIR, which everybody may write to
 
 
@@ -75,15 +82,20 @@ def run() -> Iterator[Run]:
         [sys.executable, "-c", RUN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     )
     assert process.stdout is not None
-    address, folder, heaps, kernels = process.stdout.readline().split()
-    yield Run(address, folder, heaps, kernels, root)
+    address, folder, heaps, kernels, stopped_by = process.stdout.readline().split()
+    yield Run(address, folder, heaps, kernels, stopped_by, root)
     process.communicate("go on\n", timeout=60)
     shutil.rmtree(root)
     assert process.returncode == 0
 
 
 def test_who_has_no_token_cannot_run_anything(run: Run) -> None:
-    environment = without_ray() | {"HOME": "/nonexistent", "RAY_AUTH_MODE": "disabled"}
+    environment = without_ray() | {
+        "HOME": "/nonexistent",
+        "RAY_AUTH_MODE": "disabled",
+        # Twenty of them, a second apart each, would be refused alike.
+        "RAY_NUM_REDIS_GET_RETRIES": "1",
+    }
     command = [sys.executable, "-c", GUEST, run.address]
     seen = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
     assert seen.stdout == "refused\n", seen.stderr[-2000:]
@@ -105,6 +117,10 @@ def test_folders_of_sockets_and_of_kernels_lie_in_tmpdir(run: Run) -> None:
 
 def test_on_cpu_the_processes_that_ray_starts_have_one_heap(run: Run) -> None:
     assert run.heaps == "1"
+
+
+def test_sigterm_is_a_request_to_stop_also_after_ray_has_started(run: Run) -> None:
+    assert run.stopped_by == "SIGTERM"
 
 
 def without_ray() -> dict[str, str]:

@@ -96,7 +96,7 @@ def test_chunks_of_a_prompt_ask_a_service_once_and_what_it_cost_comes_back(
         pool.close()
     assert [scored[index].rewards.tolist() for index in range(2)] == [[1, 0], [0, 1, 1]]
     assert (metrics["service/responses"], metrics["service/asked"]) == (5, 2)
-    assert pool.metrics() == {}
+    assert pool.metrics() == {"reward/late_s": 0.0}
     recorded = [path.read_text().count("\n") for path in tmp_path.glob("worker_*.jsonl")]
     assert sum(recorded) == 2
 

@@ -1,5 +1,5 @@
 """`brorl sft` on conversations: as a plain loop of torch computes it, killed and resumed bit for bit, exported for
-others to read, and on what a run has stored."""
+others to read. tests/documented_commands trains on what a run has stored, and samples from an export."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from brorl_lab.metric_registry import undeclared_names
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from nemo_brorl.commands.sft import read_lessons
-from nemo_brorl.config.load import load_config, to_yaml
+from nemo_brorl.config.load import load_config
 from nemo_brorl.training.supervised.examples import learning_rate
 from nemo_brorl.training.supervised.trainer import Lessons
 from tests.support.commands import Command, run
-from tests.support.stored import DirectStore, record
 from tests.support.tiny_model import EOS_ID, make_tiny_model
 
 pytestmark = pytest.mark.end_to_end
@@ -151,37 +150,13 @@ def test_a_run_killed_after_step_three_and_resumed_learns_it_again_bit_for_bit(r
     assert "lr was 0.001, now 0.002" in changed.errors
 
 
-def test_the_export_is_read_by_transformers_and_vllm_with_its_template(whole: Path) -> None:
+def test_the_export_is_read_by_transformers_with_its_template(whole: Path) -> None:
     exported = whole / "hf"
     tokenizer = AutoTokenizer.from_pretrained(exported)
     talk = [{"role": "user", "content": "after 3?"}]
     text = tokenizer.apply_chat_template(talk, add_generation_prompt=True, tokenize=False)
     assert text == "user: after 3?<eos>\nassistant: "
     assert json.loads((exported / "generation_config.json").read_text())["eos_token_id"] == EOS_ID
-    questions = whole.parent / "questions.jsonl"
-    questions.write_text("".join(json.dumps({"prompt": f"after {n}?", "answer": str(n + 1)}) + "\n" for n in range(8)))
-    asked = [
-        f"policy.model={exported}", "data.source=jsonl", f"data.path={questions}", f"data.held_out_path={questions}",
-        "evaluation.num_prompts=2", "evaluation.samples_per_prompt=2", "rollouts.max_response_tokens=8",
-        "generation.num_engines=1", "rewards.num_workers=1", f"evaluation.output={whole.parent / 'evaluation'}",
-    ]  # fmt: skip
-    run("evaluate", *asked)
-    assert (whole.parent / "evaluation" / "evaluation.json").is_file()
-
-
-def test_what_a_run_has_stored_is_learnt(whole: Path) -> None:
-    stored = whole.parent / "stored"
-    stored.mkdir()
-    (stored / "config.yaml").write_text(to_yaml(load_config("brorl_cpu", [f"policy.model={whole.parent / 'model'}"])))
-    for step in (1, 2, 3):
-        DirectStore(stored).write(record(step))
-    run("export-sft", str(stored))
-    folder = whole.parent / "best"
-    given = {"data.path": stored / "sft.jsonl", "data.held_out_fraction": 0, "sft.max_steps": 1}
-    given["policy.data_parallel_size"] = 1
-    assert "3 conversations (0 held out" in run("sft", *settings(folder, **given)).output
-    assert (folder / "hf" / "model.safetensors").is_file()
-    assert [row["step"] for row in rows(folder)] == [1]
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,8 @@ uninterrupted run that the others are compared with."""
 from __future__ import annotations
 
 import json
-import os
-import re
 import secrets
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +18,6 @@ from safetensors.torch import load_file
 from lab.tests.page.test_page import parts_of
 from nemo_brorl.core.processes import running_after
 from tests.support.commands import Command, run
-from tests.support.source_tree import CODE_PATH, ROOT
 
 pytestmark = pytest.mark.end_to_end
 
@@ -229,25 +224,6 @@ def test_a_stored_step_learnt_again_is_the_same_update_bit_for_bit(whole: tuple[
     assert all(torch.equal(trained[name], replayed[name]) for name in trained)
 
 
-def test_stored_steps_are_learnt_with_another_loss_and_are_said_to_be_off_policy(whole: tuple[Path, str]) -> None:
-    bounds = ("algorithm.aggregation=sequence_mean", "algorithm.clip_low=3e-4", "algorithm.clip_high=4e-4")
-    steps = ("--step", "3", "--through", "4")
-    output = run("replay", str(whole[0]), *steps, "--set", "algorithm.loss=gspo", *bounds).output
-    assert "steps from 4 on are off-policy" in output
-    assert "gradient norm" in output
-    assert "bit-identical" not in output
-
-
-def test_stored_responses_score_as_before_and_make_chat_lines(whole: tuple[Path, str], tmp_path: Path) -> None:
-    folder = whole[0]
-    (overall,) = re.findall(r"^all .*", run("rescore", str(folder)).output, re.MULTILINE)
-    assert overall.split()[2] == "0.0%"
-    run("export-sft", str(folder), "--output", str(tmp_path / "sft.jsonl"))
-    lines = [json.loads(line) for line in (tmp_path / "sft.jsonl").read_text().splitlines()]
-    assert all(line["messages"][-1]["role"] == "assistant" and line["reward"] == 1.0 for line in lines)
-    assert len({line["uid"] for line in lines}) == len(lines) > 0
-
-
 def test_a_checkpoint_converts_to_the_weights_that_training_exported(whole: tuple[Path, str], tmp_path: Path) -> None:
     layout = ["policy.data_parallel_size=1", "policy.pipeline_model_parallel_size=2"]  # another one than trained it
     asked = line("convert", whole[0], "--output", str(tmp_path / "hf"), *layout)
@@ -258,40 +234,6 @@ def test_a_checkpoint_converts_to_the_weights_that_training_exported(whole: tupl
     again = Command(*asked)
     assert again.wait() == 2
     assert "this folder is not empty" in again.errors
-
-
-MY_FUNCTIONS = """
-from nemo_brorl.algorithm.advantages import centred
-from nemo_brorl.algorithm.losses import finish
-
-
-def halved(groups, config):
-    return [centred(group) / 2 for group in groups]
-
-
-def policy_gradient(batch, config):
-    objective = batch.advantages * batch.log_probs
-    return finish(batch, config, objective, {"policy/objective": objective.sum()})
-"""
-
-
-def test_the_loop_to_fork_trains_with_functions_from_outside_the_package(
-    whole: tuple[Path, str], tmp_path: Path
-) -> None:
-    """On the real stack: the loss runs on policy ranks, which import the user's module as well."""
-    (tmp_path / "my_functions.py").write_text(MY_FUNCTIONS)
-    own = ("algorithm.advantage=my_functions:halved", "algorithm.loss=my_functions:policy_gradient")
-    _, *arguments = line("train", whole[0], *ONE_OF_EACH, ONE_RANK, *own, "trainer.max_steps=2")
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "rl_loop.py"), *arguments],
-        env={**os.environ, "PYTHONPATH": f"{CODE_PATH}:{tmp_path}"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=True,
-    )
-    assert "step 1: reward 0." in done.stdout
-    assert "step 2: reward 0." in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -318,10 +260,3 @@ def check_one_message(errors: str, message: str) -> None:
     assert message in errors
     assert "Traceback" not in errors
     assert errors.count("error:") == 1
-
-
-def test_the_module_is_a_command_too(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "nemo_brorl", *line("train", tmp_path / "run", "policy.model=nowhere/at/all")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2, done.stderr[-2000:]
-    check_one_message(done.stderr, "policy.model=nowhere/at/all")

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 
 from brorl_graders.base import answer
+from brorl_graders.base.foreign import inert
 from brorl_graders.base.payload import is_blank
 from brorl_graders.environments import tool_calls
 from brorl_graders.verifiers import arithmetic, safe_answer
@@ -18,7 +19,6 @@ from brorl_lab.page.details import shorten
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_brorl.core.console import inert
 from nemo_brorl.prompts.columns import final_answer
 from tests.fuzz.hostile import responses
 from tests.fuzz.profile import fuzz, no_hang

@@ -172,17 +172,21 @@ class FakeEngines:
         self, num: int = 1, max_restarts: int = 2, timeout_s: float = 30.0, dies_at: Sequence[str] = ()
     ) -> None:
         self.transport = FakeTransport()
+        self.num_signs = 0  # signs of life of all engines
         self.actors: list[list[FakeActor]] = [[] for _ in range(num)]
         self.handles: list[EngineHandle] = []
         self.cache_bytes: list[int] = []  # that every actor was started with
         self._dies_at = dies_at
         for index in range(num):
             start = partial(self._start, index)
-            self.handles.append(EngineHandle(index, start, max_restarts, timeout_s, self.transport))
+            self.handles.append(EngineHandle(index, start, max_restarts, timeout_s, self.transport, self._count_sign))
 
     def actor(self, index: int = 0) -> FakeActor:
         """The actor that is there now."""
         return self.actors[index][-1]
+
+    def _count_sign(self) -> None:
+        self.num_signs += 1
 
     def _start(self, index: int, cache_bytes: int) -> FakeActor:
         is_first = not self.actors[index]

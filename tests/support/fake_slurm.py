@@ -47,6 +47,7 @@ if [[ $2 == hostnames ]]; then cat "$state/hostnames"; exit 0; fi
 [[ -e $state/job_${!#} ]] || { echo "INVALID" >&2; exit 1; }
 cat "$state/job_${!#}"
 """.replace("INVALID", INVALID)
+SCANCEL = 'printf "%s\\n" "$@" > "$state/cancelled"'
 SINFO = 'cat "$state/partitions"'
 SRUN = """printf '%s\\n' "$@" > "$state/srun"; echo "from the node" """
 
@@ -68,6 +69,7 @@ class FakeSlurm:
             ("scontrol", SCONTROL),
             ("sinfo", SINFO),
             ("srun", SRUN),
+            ("scancel", SCANCEL),
         ):
             self._write(name, text)
         (self.state / "next").write_text("100")

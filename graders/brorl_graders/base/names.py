@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 from brorl_graders.base.errors import NotAllowedError
+from brorl_graders.base.foreign import LARGE, read_json
 from brorl_graders.base.settings import Endpoint, is_address
 
 MAX_SHOWN = 200  # longest quotation from data in a message, in characters
@@ -153,7 +154,7 @@ def fingerprint(settings: Mapping[str, Any]) -> str:
 
 @lru_cache(maxsize=4)
 def _read(text: str) -> Names:
-    written = json.loads(text)
+    written = read_json(text, most_bytes=LARGE)
     endpoints = {name: Endpoint(**given) for name, given in written.get("endpoints", {}).items()}
     environments = {name: tuple(known) for name, known in written.get("environments", {}).items()}
     return Names(written.get("verifiers", {}), endpoints, environments, tuple(written.get("variables", ())))

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from brorl_graders.base.errors import DataError
+
 EQUAL = 1e-6  # rewards are equal whose difference is at most this share of their size
 SUCCESS_REWARD = 1.0 - EQUAL  # lowest reward of a right response of a built-in verifier, before a discount
 FULL_MARK_KEY = "data.success_reward"  # key of the payload with that setting; no column of a row has this name
@@ -72,8 +74,14 @@ def reference_text(payload: Payload) -> str | None:
 
 
 def full_mark(payload: Payload) -> float:
-    """Return the reward from which a response to the prompt with this payload is right: 1 unless a setting names it."""
-    return float(payload.get(FULL_MARK_KEY, 1.0))
+    """Return the reward from which a response to the prompt with this payload is right: 1 unless a setting names it.
+
+    Raises DataError for the payload of a damaged store, whose full mark is no number.
+    """
+    mark = payload.get(FULL_MARK_KEY, 1.0)
+    if not is_number(mark) or not math.isfinite(mark):
+        raise DataError(f"'{FULL_MARK_KEY}' is {mark!r}; write a number")
+    return float(mark)
 
 
 def lowest_right(mark: float) -> float:
@@ -91,11 +99,14 @@ def with_full_mark(payload: Payload, mark: float) -> Payload:
 
 
 def score_and_reason(scored: Scored) -> tuple[float, str]:
-    """Return score and reason of a verifier's result. The reason is "" where the verifier returns a score alone."""
-    if isinstance(scored, tuple):
-        score, reason = scored
-        return float(score), str(reason)
-    return float(scored), ""
+    """Return score and reason of a verifier's result. The reason is "" where the verifier returns a score alone.
+
+    Raises TypeError or ValueError when the score is no number. A text is none.
+    """
+    score, reason = scored if isinstance(scored, tuple) else (scored, "")
+    if isinstance(score, str):
+        raise TypeError(f"the score is the text {score!r:.50}")
+    return float(score), str(reason)
 
 
 def is_blank(text: str) -> bool:
@@ -116,7 +127,7 @@ def check_answer(payload: Payload) -> Iterator[str]:
 def _is_answer(item: Any) -> bool:
     if isinstance(item, str):
         return not is_blank(item)
-    return is_number(item) and math.isfinite(item)
+    return is_number(item) and (isinstance(item, int) or math.isfinite(item))
 
 
 def is_number(value: Any) -> bool:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-SCORE_LINE = r"(?i)score\s*[:=]\s*\**\s*(-?\d+(?:\.\d+)?)"
+# A whole line. Its parts have no character in common, so that it matches in linear time.
+SCORE_LINE = r"(?ai)^[*_#`\s]*(?:final )?score[*_`\s]*[:=][*_`\s]*(-?\d+(?:\.\d+)?)[*_`.\s]*$"
 SHARE_OF_TESTS = 0.8  # fraction of a response's deadline for its tests; the rest is for the verifier itself
 
 
@@ -23,8 +24,8 @@ class Endpoint:
     range: Sequence[float] = (0.0, 1.0)  # lowest and highest score; mapped to 0 and 1
     threshold: float | None = None  # scores from here on count as 1, lower ones as 0; None: scores are kept
     template: str | None = None  # text of a request to a judge; None: it asks whether the response is right or wrong
-    score_pattern: str = SCORE_LINE  # regular expression with one group, the score; the last match counts
-    score_key: str | None = None  # field of the last JSON object in a judge's reply, in place of score_pattern
+    score_pattern: str = SCORE_LINE  # regular expression with one group, the score, in a judge's last line
+    score_key: str | None = None  # field of the last outermost JSON object of a reply, in place of score_pattern
     temperature: float = 0.0  # sampling temperature of a judge
     max_tokens: int = 256  # longest reply of a judge, in tokens
     request: Mapping[str, Any] = field(default_factory=dict)  # more fields of a judge's request

@@ -25,6 +25,7 @@ from typing import Any
 
 from brorl_graders.base.components import import_function
 from brorl_graders.base.errors import BroRLError, ConfigError
+from brorl_graders.base.foreign import LARGE, read_json
 from brorl_graders.base.names import child_environment
 from brorl_graders.environments.endpoint import Conversation, ModelEndpoint, open_conversation
 from brorl_graders.environments.judged import Judged
@@ -44,6 +45,7 @@ FIRST_REQUEST_S = 60.0
 STACK = 2**21  # bytes of stack for each agent thread; there may be thousands
 M_ARENA_MAX, ARENAS = -8, 4  # else each thread reserves 64 MiB of address space for malloc
 MAX_COMPLAINT = 1000  # longest error output of a command that is quoted, in characters
+MAX_PRINTED = 2**20  # bytes of the end of what a command prints, in which its last line is looked for
 
 Result = float | str | None  # a reward, or an answer for the task's verifier; None: the answer is the newest turn
 
@@ -186,7 +188,10 @@ class Agent(Environment):
             start_new_session=True,
         )
         try:
-            printed, complaint = await process.communicate(request.encode())
+            assert process.stdin and process.stdout and process.stderr, "all three are pipes"
+            ends = _end_of(process.stdout, MAX_PRINTED), _end_of(process.stderr, 4 * MAX_COMPLAINT)
+            _, printed, complaint = await asyncio.gather(_send(process.stdin, request.encode()), *ends)
+            await process.wait()
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -196,6 +201,23 @@ class Agent(Environment):
         return read_result(printed.decode(errors="replace"))
 
 
+async def _send(stream: asyncio.StreamWriter, content: bytes) -> None:
+    # An agent may end before it has read its task.
+    with suppress(BrokenPipeError, ConnectionResetError):
+        stream.write(content)
+        await stream.drain()
+        stream.close()
+        await stream.wait_closed()
+
+
+async def _end_of(stream: asyncio.StreamReader, num_bytes: int) -> bytes:
+    """Return the last bytes of what a process prints, which may be gigabytes."""
+    end = b""
+    while part := await stream.read(num_bytes):
+        end = (end + part)[-num_bytes:]
+    return end
+
+
 def read_result(printed: str) -> Result:
     """Return the reward or answer in the last line that an agent's command printed, or None when the line has neither.
 
@@ -203,7 +225,7 @@ def read_result(printed: str) -> Result:
     """
     lines = printed.strip().splitlines()
     try:
-        said = json.loads(lines[-1]) if lines else None
+        said = read_json(lines[-1], most_bytes=MAX_PRINTED) if lines else None
     except ValueError:
         return None
     if not isinstance(said, Mapping):
@@ -292,7 +314,7 @@ def _load_environment(name: str, arguments: str) -> Any:
     handled = (signal.SIGINT, signal.SIGTERM)
     handlers = [signal.getsignal(number) for number in handled]
     try:
-        loaded = load_environment(name, **json.loads(arguments))
+        loaded = load_environment(name, **read_json(arguments, most_bytes=LARGE))
         loaded.get_dataset()
     except (ValueError, RuntimeError, TypeError) as error:
         raise ConfigError(f"environment verifiers: {name} cannot be loaded: {error}") from error

@@ -1,7 +1,7 @@
 """The process in which episodes run, forked by `processes/fork_server.py` with the environments' modules loaded.
 
-It serves one owner over a socket and is killed when a step takes too long. A request is `(number, EpisodeStep, seconds,
-ended)`, where `ended` lists episodes to close. With `number` None there is no step. A reply is JSON: `[number,
+It serves one owner over a channel and is killed when a step takes too long. A request is `(number, EpisodeStep,
+seconds, ended)`, where `ended` lists episodes to close. With `number` None there is no step. A reply is JSON: `[number,
 *EpisodeOutcome]`. Steps of synchronous environments run one after another, and those of asynchronous ones concurrently.
 When an episode is missing, or its actions differ from those before the step, a new instance repeats them.
 """
@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
 from typing import Any
 
 from brorl_graders.base.errors import BroRLError
+from brorl_graders.base.foreign import read_json
 from brorl_graders.environments import registry, tool_calls
 from brorl_graders.environments.protocol import (
     Action,
@@ -31,7 +32,7 @@ from brorl_graders.environments.protocol import (
     run_without_waiting,
     to_messages,
 )
-from brorl_graders.processes.child import ChildReplyError
+from brorl_graders.processes.channel import ChildReplyError, receive_request, send_reply
 
 MAX_ERROR = 2000  # longest error, in characters
 MAX_INFO = 10_000
@@ -57,10 +58,10 @@ class Episode:
     actions: list[str] = field(default_factory=list)  # texts of the turns so far
 
 
-def serve(connection: Connection) -> None:
-    """Run the environment steps that another process requests, until that process closes the connection."""
-    is_async, *limits = connection.recv()
-    server = Server(connection, EpisodeLimits(*limits))
+def serve(end: socket.socket) -> None:
+    """Run the environment steps that another process requests, until that process closes the socket."""
+    is_async, *limits = receive_request(end)
+    server = Server(end, EpisodeLimits(*limits))
     if is_async:
         asyncio.run(server.serve_concurrently())
     else:
@@ -70,16 +71,16 @@ def serve(connection: Connection) -> None:
 class Server:
     """The server of an episode process: it holds the episodes and runs the steps that the owner requests."""
 
-    def __init__(self, connection: Connection, limits: EpisodeLimits) -> None:
-        self.connection = connection
+    def __init__(self, end: socket.socket, limits: EpisodeLimits) -> None:
+        self.end = end
         self.limits = limits
         self.episodes: dict[str, Episode] = {}
 
     def serve(self) -> None:
-        """Run environment steps one after another, until the process that requests them closes the connection."""
+        """Run environment steps one after another, until the process that requests them closes the socket."""
         while True:
             try:
-                number, step, _, ended = self.connection.recv()
+                number, step, _, ended = receive_request(self.end)
             except EOFError:
                 return
             self.forget(ended)
@@ -91,7 +92,7 @@ class Server:
         """Run environment steps concurrently in an event loop, until the process that requests them disconnects."""
         loop = asyncio.get_running_loop()
         requests: asyncio.Queue[Any] = asyncio.Queue()
-        loop.add_reader(self.connection.fileno(), self._receive, requests)
+        loop.add_reader(self.end.fileno(), self._receive, requests)
         steps: set[asyncio.Task[None]] = set()
         while (request := await requests.get()) is not None:
             number, step, seconds, ended = request
@@ -103,9 +104,9 @@ class Server:
 
     def _receive(self, requests: asyncio.Queue[Any]) -> None:
         try:
-            requests.put_nowait(self.connection.recv())
+            requests.put_nowait(receive_request(self.end))
         except EOFError:
-            asyncio.get_running_loop().remove_reader(self.connection.fileno())
+            asyncio.get_running_loop().remove_reader(self.end.fileno())
             requests.put_nowait(None)
 
     async def _run_request(self, number: int, step: EpisodeStep, seconds: float) -> None:
@@ -140,7 +141,7 @@ class Server:
 
     def reply(self, number: int, outcome: EpisodeOutcome) -> None:
         """Send the outcome of an episode's step to the process that requested the step."""
-        self.connection.send_bytes(json.dumps([number, *outcome]).encode())
+        send_reply(self.end, json.dumps([number, *outcome]).encode())
 
     def _fail_step(self, step: EpisodeStep, reason: str) -> EpisodeOutcome:
         self.forget([step.episode])
@@ -217,17 +218,16 @@ class Server:
         return tuple(shortened)
 
 
-def read_outcome(connection: Connection) -> tuple[int, EpisodeOutcome]:
-    """Read the next reply of a process that runs episodes, and return the number and outcome of its environment step.
+def read_outcome(raw: bytes) -> tuple[int, EpisodeOutcome]:
+    """Read a reply of a process that runs episodes, and return the number and outcome of its environment step.
 
-    The reply is checked, since a response may have taken the process over. Raises EOFError or OSError when the process
-    has exited, and ChildReplyError when the reply is no outcome.
+    The reply is checked, since a response may have taken the process over. Raises ChildReplyError when the reply is no
+    outcome.
     """
-    raw = connection.recv_bytes(MAX_REPLY)
     try:
-        number, messages, *rest = json.loads(raw)
+        number, messages, *rest = read_json(raw, most_bytes=MAX_REPLY)
         outcome = EpisodeOutcome(tuple(messages), *rest)
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError) as error:
         raise ChildReplyError("its reply is no outcome") from error
     if type(number) is not int or not _is_outcome(outcome):
         raise ChildReplyError("its reply is no outcome")

@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary
 
 from aiohttp import web
 
+from brorl_graders.base.foreign import read_json
 from brorl_graders.environments.protocol import Action, Message
 from brorl_graders.environments.tool_calls import text_before_calls
 
@@ -188,7 +189,7 @@ def _read_call(call: Any) -> dict[str, Any]:
     """Return a tool call with its arguments as an object, as chat templates expect."""
     try:
         function = call["function"]
-        arguments = json.loads(function["arguments"] or "{}")
+        arguments = read_json(function["arguments"] or "{}", most_bytes=MAX_REQUEST)
         return {
             "id": str(call["id"]),
             "type": "function",
@@ -360,7 +361,7 @@ class EndpointServer:
         if conversation is None:
             return _error_response(UNAUTHORIZED, "the bearer token is no running agent's")
         try:
-            chat_request, answer = await conversation.ask(await request.json())
+            chat_request, answer = await conversation.ask(read_json(await request.read(), most_bytes=MAX_REQUEST))
         except ConversationOverError as error:
             return _error_response(GONE, str(error))
         except ValueError as error:

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import logging
 import math
-import os
-import socket
-import struct
 import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, Pipe
 from typing import NamedTuple
 
 from brorl_graders.base.errors import BroRLError
-from brorl_graders.environments.child import LATE
+from brorl_graders.environments.child import LATE, MAX_REPLY
 from brorl_graders.environments.protocol import EpisodeOutcome, EpisodeStep
-from brorl_graders.processes.child_process import MAX_STARVED, cpu_time, wants_to_run
+from brorl_graders.processes.channel import Channel
 from brorl_graders.processes.fork_server import ForkServer
+from brorl_graders.sandbox.clock import Clock
 
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 0.5  # seconds that other episodes wait for a step before they move
 GRACE_S = 2.0  # extra seconds where the process enforces the deadline
-TRANSFER_S = 5.0  # seconds for the rest of a message
 MAX_STUCK = 16  # extra processes of a kind, one for each that is stuck
 MAX_PROCESSES = 128  # processes of all kinds together
 SERVE = "brorl_graders.environments.child:serve"
@@ -94,22 +90,14 @@ class EpisodeProcess:
     """
 
     process: int
-    connection: Connection
+    channel: Channel
     kind: Kind
+    clock: Clock  # time for the newest turn
     turns: dict[int, Turn] = field(default_factory=dict)  # turns in the process by their number, oldest first
     waiting: deque[Turn] = field(default_factory=deque)  # turns that wait, of episodes in this process
     episodes: set[str] = field(default_factory=set)
     ended: list[str] = field(default_factory=list)  # ended episodes that the process does not know of yet
-    cpu_at_start: float = 0.0  # CPU seconds when the newest turn was sent
     used_at: float = 0.0
-
-    def limit_transfers(self) -> None:
-        """Set time limits on the socket to an episode process, so that half-sent messages cannot block this process."""
-        end = socket.socket(fileno=os.dup(self.connection.fileno()))
-        with end:
-            limit = struct.pack("ll", int(TRANSFER_S), 0)
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 
     @property
     def is_free(self) -> bool:
@@ -125,16 +113,16 @@ class EpisodeProcess:
         """Send an environment step to the process that runs the episode. Raises OSError when it cannot be sent."""
         turn.started_at = time.monotonic()
         self.used_at = turn.started_at
-        self.cpu_at_start = cpu_time(self.process)
+        self.clock.start()
         self.turns[number] = turn
         ended, self.ended = self.ended, []
-        self.connection.send((number, turn.step, turn.seconds, ended))
+        self.channel.send((number, turn.step, turn.seconds, ended))
 
     def send_ended(self) -> None:
         """Tell an idle episode process which episodes have ended. Raises OSError when the message cannot be sent."""
         if self.ended and not self.turns:
             ended, self.ended = self.ended, []
-            self.connection.send((None, None, 0.0, ended))
+            self.channel.send((None, None, 0.0, ended))
 
     def next_check(self) -> float:
         """Return the time on the monotonic clock at which the deadlines of this process's steps should be checked."""
@@ -152,18 +140,11 @@ class EpisodeProcess:
     def is_late(self) -> bool:
         """Return whether an environment step in this process has missed its deadline.
 
-        While the process waits for a CPU, only its CPU time counts, up to `MAX_STARVED` deadlines of wall time.
+        A process that gets little CPU is late later (`sandbox/clock.py`).
         """
-        now = time.monotonic()
         if self.kind.is_async:
-            return now > self.next_check()
-        if not self.turns:
-            return False
-        oldest = self._oldest()
-        seconds = now - oldest.started_at
-        if seconds <= MAX_STARVED * oldest.seconds and wants_to_run(self.process):
-            seconds = min(seconds, cpu_time(self.process) - self.cpu_at_start)
-        return seconds >= oldest.seconds
+            return time.monotonic() > self.next_check()
+        return bool(self.turns) and self.clock.seconds() >= self._oldest().seconds
 
     def _oldest(self) -> Turn:
         return next(iter(self.turns.values()))
@@ -236,13 +217,13 @@ class EpisodeProcesses:
         self.all.remove(process)
         for episode in list(process.episodes):
             self.move_out(episode)
-        process.connection.close()
+        process.channel.close()
         self.fork_server.end(process.process)
 
     def close_all(self) -> None:
         """Close the connections to all episode processes, whose fork server has ended or is about to."""
         for process in self.all:
-            process.connection.close()
+            process.channel.close()
         self.all.clear()
         self.homes.clear()
 
@@ -270,15 +251,14 @@ class EpisodeProcesses:
             log.warning("an environment could %s", "; ".join(gaps))
 
     def _start(self, kind: Kind) -> EpisodeProcess:
-        connection, theirs = Pipe()
+        channel = Channel(MAX_REPLY)
         is_closed = not kind.is_open
         if is_closed:
             self._log_gaps()
-        with theirs:
-            number = self.fork_server.fork(theirs.fileno(), is_closed, SERVE)
-        process = EpisodeProcess(number, connection, kind)
-        process.limit_transfers()
-        connection.send((kind.is_async, *self.first_message))
+        with channel.theirs:
+            number = self.fork_server.fork(channel.theirs.fileno(), is_closed, SERVE)
+        process = EpisodeProcess(number, channel, kind, Clock(number))
+        channel.send((kind.is_async, *self.first_message))
         self.all.append(process)
         return process
 

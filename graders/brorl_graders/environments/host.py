@@ -37,7 +37,7 @@ from brorl_graders.environments.protocol import (
     failed_outcome,
 )
 from brorl_graders.environments.tool_calls import ANY_FORMAT
-from brorl_graders.processes.child import ChildReplyError
+from brorl_graders.processes.channel import ChildReplyError
 from brorl_graders.processes.child_process import Inbox
 from brorl_graders.processes.fork_server import ForkServer
 from brorl_graders.verifiers.registry import Template, templates
@@ -255,23 +255,26 @@ class EpisodeHost:
         """Wait for a request, an outcome of a step, the end of an episode process, or the next check of deadlines."""
         now = time.monotonic()
         next_check = now + IDLE_S
-        connections = []
+        channels = []
         for process in self._processes.all:
-            connections.append(process.connection)
+            channels.append(process.channel.fileno())
             next_check = min(next_check, process.next_check())
         timeout = max(next_check - now, MIN_CHECK_S)
         if self._inbox.arrived:
             timeout = 0.0
-        ready = wait([self._inbox.bell, *connections], timeout)
+        ready = wait([self._inbox.bell, *channels], timeout)
         if self._inbox.bell in ready:
             self._inbox.silence()
         for process in list(self._processes.all):
-            if process.connection in ready:
+            if process.channel.fileno() in ready:
                 self._receive_from(process)
 
     def _receive_from(self, process: EpisodeProcess) -> None:
         try:
-            number, outcome = read_outcome(process.connection)
+            raw = process.channel.receive()
+            if raw is None:
+                return
+            number, outcome = read_outcome(raw)
             turn = process.turns.pop(number)
         except (EOFError, OSError):
             self._lose(process, "its process ended")

@@ -17,6 +17,7 @@ from typing import Any, get_type_hints
 
 from brorl_graders.base.components import import_function, is_import_path, typed_params
 from brorl_graders.base.errors import BroRLError, ConfigError, DataError
+from brorl_graders.base.foreign import LARGE, read_json
 from brorl_graders.base.names import check_environment, check_environment_name
 from brorl_graders.environments.protocol import (
     ISOLATIONS,
@@ -72,7 +73,7 @@ def make_environment(name: str, settings: Mapping[str, Any]) -> Environment:
 def _checked_settings(name: str, written: str) -> tuple[type[Environment], dict[str, Any]]:
     """Return the class and the settings of an environment after all checks, cached since many episodes share them."""
     kind = find(name)
-    typed = _typed_settings(name, kind, json.loads(written))
+    typed = _typed_settings(name, kind, read_json(written, most_bytes=LARGE))
     environment = kind(**copy.deepcopy(typed))
     check_tools(name, environment)
     if environment.isolation not in ISOLATIONS:

@@ -9,11 +9,11 @@ Formats of chat templates:
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from brorl_graders.base.foreign import LARGE, read_json
 from brorl_graders.environments.protocol import ToolCall
 
 HERMES = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
@@ -102,8 +102,8 @@ READERS: dict[str, Callable[[str], list[Any]]] = {
 
 def _parse_json(written: str) -> Any:
     try:
-        return json.loads(written)
-    except (ValueError, RecursionError) as error:
+        return read_json(written, most_bytes=LARGE)
+    except ValueError as error:
         raise ToolCallError(f"the tool call {written.strip()[:MAX_SHOWN]!r} is not JSON: {error}") from error
 
 

@@ -1,9 +1,10 @@
 """The child process that runs a verifier, forked by `fork_server.py` with the verifier's libraries loaded.
 
-It serves one parent over a socket, is killed at a deadline, and exits with its parent, also in the middle of a score. A
-request is `(verifier, payload, texts)`. Each text gets a reply as soon as it is scored, as JSON: `[score, reason,
-null]`, or `[0.0, "", error]` when the verifier raised. The parent unpickles no reply, so a response that takes this
-process over cannot run code in the parent.
+It serves one parent over a channel, is killed at a deadline, and exits with its parent, also in the middle of a score.
+A request is `(verifier, payload, texts, number)`. Each text gets a reply as soon as it is scored, as JSON: `[number,
+score, reason, null]`, or `[number, 0.0, "", error]` when the verifier raised. The first text's number is the request's,
+which is random, and the next text's is one higher. A score of null says that this process ends with its error. The
+parent unpickles no reply, so a response that takes this process over cannot run code in the parent.
 
 A verifier that needs none of these has no network, no files but libraries, and no other process. Then a response that
 takes the process over can change nothing but the scores that it returns. Landlock keeps files, seccomp keeps the
@@ -18,14 +19,15 @@ import math
 import os
 import resource
 import signal
+import socket
 import sys
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
 
 from brorl_graders.base.names import forget_all_but_environments
 from brorl_graders.base.payload import Score, score_and_reason
+from brorl_graders.processes.channel import ChildReplyError, receive_request, send_reply
 from brorl_graders.sandbox import linux, program_process, seccomp
 from brorl_graders.sandbox.confine import readable_paths
 from brorl_graders.verifiers.registry import score_of
@@ -39,8 +41,8 @@ PR_SET_PDEATHSIG = 1
 MAX_REPLY = 2**16  # largest reply, in bytes
 MAX_WORDS = 2000  # longest reason or error, in characters
 
-# Exceptions of a library for an odd answer. Any other, MemoryError too, ends this process. Either way one response
-# fails.
+# Exceptions of a library for an odd answer. Any other, MemoryError too, ends this process once it is named. Either way
+# one response fails.
 VERIFIER_ERRORS = (
     ArithmeticError,
     AssertionError,
@@ -54,7 +56,7 @@ VERIFIER_ERRORS = (
     ValueError,
 )
 
-Serve = Callable[[Connection], None]  # answers requests until the other end is closed
+Serve = Callable[[socket.socket], None]  # answers requests until the other end is closed
 
 
 class KernelIsolation(NamedTuple):
@@ -110,17 +112,14 @@ def _library_folders() -> list[str]:
 class ChildReply(NamedTuple):
     """A child process's reply for one text: the score and its reason, or an error."""
 
-    score: float
+    number: int  # number of the text
+    score: float | None  # None: the process ends with its error
     reason: str  # the verifier's comment on the score; "": none
     error: str | None  # why the verifier failed; None: no failure
 
 
-class ChildReplyError(ValueError):
-    """An error for a reply of a child process that is no valid reply, for example no score."""
-
-
 def run_child(
-    connection: Connection,
+    end: socket.socket,
     parent: int,
     isolation: KernelIsolation | None,
     serve: Serve,
@@ -138,35 +137,33 @@ def run_child(
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
     if isolation is not None:
         isolate_process(isolation)
-    serve(connection)
+    serve(end)
 
 
-def serve(connection: Connection) -> None:
-    """Score the responses that the parent process sends, until the parent closes its end of the connection."""
+def serve(end: socket.socket) -> None:
+    """Score the responses that the parent process sends, until the parent closes its end of the socket."""
     while True:
         try:
-            verifier, payload, texts = connection.recv()
+            verifier, payload, texts, first = receive_request(end)
         except EOFError:
             return
         score = score_of(verifier)
-        for text in texts:
-            reply = _safe_score(score, payload, text)
-            connection.send_bytes(json.dumps(reply).encode())
+        for number, text in enumerate(texts, first):
+            _reply_to(end, number, score, payload, text)
 
 
-def read_reply(connection: Connection) -> ChildReply:
-    """Read and check the next reply of a child process that scores responses.
+def read_reply(raw: bytes) -> ChildReply:
+    """Read and check a reply of a child process that scores responses.
 
-    A response may have taken the child over. Raises EOFError or OSError when the child has exited, and ChildReplyError
-    when the reply is no score.
+    A response may have taken the child over. Raises ChildReplyError when the reply is no score.
     """
-    raw = connection.recv_bytes(MAX_REPLY)
     try:
         reply = ChildReply(*json.loads(raw))
     except (ValueError, TypeError, RecursionError) as reason:
         raise ChildReplyError("its reply is no score") from reason
     is_score = type(reply.score) is float and math.isfinite(reply.score)
-    if not is_score or type(reply.reason) is not str or not isinstance(reply.error, str | None):
+    ends = reply.score is None and reply.error is not None
+    if not (is_score or ends) or type(reply.reason) is not str or not isinstance(reply.error, str | None):
         raise ChildReplyError("its reply is no score")
     return reply
 
@@ -177,12 +174,35 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _safe_score(score: Score, payload: dict[str, object], text: str) -> ChildReply:
+def _reply_to(
+    end: socket.socket,
+    number: int,
+    score: Score,
+    payload: dict[str, object],
+    text: str,
+) -> None:
+    """Score a text, and send the reply. An exception that ends this process goes on once it is reported."""
     try:
         value, reason = score_and_reason(score(payload, text))
+        reply = ChildReply(number, value, reason[:MAX_WORDS], None)
+        if not math.isfinite(value):
+            reply = ChildReply(number, 0.0, "", f"the score is {value}")
     except VERIFIER_ERRORS as error:
-        words = f"{type(error).__name__}: {error}"
-        return ChildReply(0.0, "", words[:MAX_WORDS])
-    if not math.isfinite(value):
-        return ChildReply(0.0, "", f"the score is {value}")
-    return ChildReply(value, reason[:MAX_WORDS], None)
+        reply = ChildReply(number, 0.0, "", _describe(error))
+    except BaseException as error:
+        _send(end, ChildReply(number, None, "", _describe(error)))
+        raise
+    _send(end, reply)
+
+
+def _send(end: socket.socket, reply: ChildReply) -> None:
+    send_reply(end, json.dumps(reply).encode())
+
+
+def _describe(error: BaseException) -> str:
+    """Return the name of an exception with its text, unless the text cannot be made."""
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}"[:MAX_WORDS]
+    except Exception:  # noqa: BLE001 an exception of a verifier
+        return name

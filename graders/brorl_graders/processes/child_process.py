@@ -7,53 +7,30 @@ prompt and is killed before the next, so that nothing that a response does to it
 
 from __future__ import annotations
 
-import ctypes
 import json
 import threading
-import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from multiprocessing.connection import Connection, Pipe
-from pathlib import Path
+from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from brorl_graders.base.errors import BroRLError
+from brorl_graders.processes.channel import Channel
+from brorl_graders.processes.child import MAX_REPLY
 from brorl_graders.processes.fork_server import ForkServer
+from brorl_graders.sandbox.clock import Clock
 from brorl_graders.verifiers.registry import is_foreign, is_open, names_in
 
-PATIENCE_S = 0.25
-CODE_PATIENCE_S = 2.0  # longer, since a new child starts a sandbox first and `code` ends late programs
-MAX_STARVED = 4  # deadlines of wall time for a child that gets no CPU
-RUNNING, WAITING_FOR_DISK = "R", "D"  # states in /proc/PID/stat
+# Seconds for a text before other texts move to another child. Longer for programs, since a new child starts a sandbox
+# first and `code` ends late programs.
+PATIENCE_S, LEAST_PATIENCE_S = 0.25, 0.02
+CODE_PATIENCE_S, LEAST_CODE_PATIENCE_S = 2.0, 0.25
+BATCH = 32  # texts that a child gets at once
+MAX_ASIDE = 16  # children that may be set aside
 
-_libc = ctypes.CDLL(None)
 Item = TypeVar("Item")
-
-
-def cpu_time(process: int) -> float:
-    """Return the CPU seconds of another process, or 0 when it has exited."""
-    clock = ctypes.c_int()
-    if _libc.clock_getcpuclockid(process, ctypes.byref(clock)) != 0:
-        return 0.0
-    try:
-        return time.clock_gettime(clock.value)
-    except OSError:  # the process has exited meanwhile
-        return 0.0
-
-
-def wants_to_run(process: int) -> bool:
-    """Return whether a process is running, waits for a CPU or waits for a page from disk.
-
-    False means that it sleeps or has exited.
-    """
-    try:
-        stat = Path(f"/proc/{process}/stat").read_text()
-    except OSError:
-        return False
-    state = stat.rpartition(")")[2].split()[0]
-    return state in (RUNNING, WAITING_FOR_DISK)
 
 
 class Isolation(NamedTuple):
@@ -61,6 +38,15 @@ class Isolation(NamedTuple):
 
     is_closed: bool = False  # isolated from files, network and processes (`child.py`)
     prompt: str | None = None  # the only payload that it serves; None: any payload
+
+    @property
+    def batch(self) -> int:
+        """Number of texts that such a child process may have at once.
+
+        A response that takes its process over can forge the replies to all texts that the process has. So code that is
+        not of this package gets one text at a time.
+        """
+        return BATCH if self == Isolation(is_closed=True) else 1
 
 
 @dataclass(eq=False)
@@ -72,6 +58,8 @@ class ScoringTask:
     texts: Sequence[str]
     timeout_s: float  # seconds for each text
     waiting: deque[int] = field(default_factory=deque)  # indices of texts without a child
+    suspected: set[int] = field(default_factory=set)  # indices of texts whose child sent what it must not
+    num_set_aside: int = 0  # texts that have outlasted the patience
     scores: dict[int, float | None] = field(default_factory=dict)  # scores by index; None: the verifier failed
     reasons: dict[int, str] = field(default_factory=dict)  # reasons by index: why the verifier failed, or its comment
     error: BroRLError | None = None  # why no text can be scored
@@ -85,11 +73,21 @@ class ScoringTask:
             prompt = json.dumps([self.verifier, self.payload], default=str)
         return Isolation(not is_open(self.verifier, self.payload), prompt)
 
+    @cached_property
+    def patiences(self) -> tuple[float, float]:
+        """The longest and the shortest `patience_s` of this scoring task."""
+        if "code" in names_in(self.verifier, self.payload):
+            return CODE_PATIENCE_S, LEAST_CODE_PATIENCE_S
+        return PATIENCE_S, LEAST_PATIENCE_S
+
     @property
     def patience_s(self) -> float:
-        """Seconds that a child process may take to score a text before other texts move to another child."""
-        runs_programs = "code" in names_in(self.verifier, self.payload)
-        return min(CODE_PATIENCE_S if runs_programs else PATIENCE_S, self.timeout_s)
+        """Seconds that a child process may take to score a text before other texts move to another child.
+
+        They halve with each text that takes longer, so that a prompt with many hanging responses holds up others less.
+        """
+        longest, shortest = self.patiences
+        return min(max(longest * 0.5**self.num_set_aside, shortest), self.timeout_s)
 
     def settle(self, index: int, score: float | None) -> None:
         """Store the score of one text of the task, or None when its verifier failed."""
@@ -108,110 +106,104 @@ class ChildProcess:
     """A forked child process with the texts that it has, of which it is scoring the first."""
 
     process: int
-    connection: Connection
+    channel: Channel
     isolation: Isolation
+    clock: Clock  # time for its first text
     task: ScoringTask | None = None
     indices: deque[int] = field(default_factory=deque)  # indices of its texts in the task
-    started_at: float = 0.0  # time at which the first text was started
-    cpu_at_start: float = 0.0  # CPU seconds of the child at that time
+    number: int = 0  # number of the reply to its first text
+    is_aside: bool = False  # set aside: its first text has outlasted the patience
+    has_lost_texts: bool = False  # other texts were taken back, which its process scores all the same
     check_at: float = 0.0  # time of the next check of the deadline
 
-    def start_clocks(self) -> None:
-        """Start the wall-clock and CPU timers for the text that the child process scores now."""
+    def start_clock(self) -> None:
+        """Start the clock for the text that the child process scores now."""
         assert self.task is not None, "only a child with a task begins a text"
-        self.started_at = time.monotonic()
-        self.cpu_at_start = cpu_time(self.process)
-        self.check_at = self.started_at + self.task.patience_s
-
-    def seconds_taken(self) -> float:
-        """Return the seconds that the child process has taken for its current text.
-
-        This is wall time, or CPU time while the child waits for a CPU. So a child that gets little CPU is not blamed,
-        up to `MAX_STARVED` deadlines of wall time.
-        """
-        assert self.task is not None, "only a child with a task takes time"
-        wall_time = time.monotonic() - self.started_at
-        if wall_time > MAX_STARVED * self.task.timeout_s or not wants_to_run(self.process):
-            return wall_time
-        return min(wall_time, cpu_time(self.process) - self.cpu_at_start)
+        self.clock.start()
+        # An early look at the child is what later looks are compared with
+        self.check_at = self.clock.started_at + min(self.task.patience_s, self.task.timeout_s / 4)
 
 
 class Children:
-    """Owner of all child processes of a pool. One of them, the front child, gets new texts. Not thread-safe.
+    """Owner of all child processes of a pool. Not thread-safe.
 
     Methods raise ResourceError when the fork server has exited.
     """
 
-    def __init__(self, fork_server: ForkServer) -> None:
+    def __init__(self, fork_server: ForkServer, num_at_once: int) -> None:
+        """Store that `num_at_once` child processes may score texts, besides those that are set aside."""
         self.fork_server = fork_server
-        self.front: ChildProcess | None = None
-        self.aside: list[ChildProcess] = []
-        self.resting: dict[Isolation, ChildProcess] = {}
-
-    def all(self) -> list[ChildProcess]:
-        """Return all child processes of the pool, first the one that gets new texts."""
-        front = [] if self.front is None else [self.front]
-        return [*front, *self.aside, *self.resting.values()]
+        self.num_at_once = num_at_once
+        self.all: list[ChildProcess] = []  # the one that was used last is last
 
     def busy(self) -> list[ChildProcess]:
         """Return the child processes that are scoring a text."""
-        return [child for child in self.all() if child.task is not None]
+        return [child for child in self.all if child.task is not None]
 
-    def bring_to_front(self, isolation: Isolation) -> ChildProcess:
-        """Return an idle child process with this isolation, started if need be, and let it get the next texts."""
-        if self.front is not None and self.front.isolation != isolation:
-            self._retire(self.front)
-        if self.front is None:
-            self.front = self.resting.pop(isolation, None)
-        if self.front is not None and self.front.connection.poll():  # an idle child is readable only when it was killed
-            self.end(self.front)
-        if self.front is None:
-            self.front = self._fork(isolation)
-        return self.front
+    def idle(self) -> list[ChildProcess]:
+        """Return the child processes that are scoring no text."""
+        return [child for child in self.all if child.task is None]
 
-    def set_front_aside(self) -> None:
-        """Let the child process that gets new texts finish those that it has, so that another child takes its place."""
-        assert self.front is not None, "only a child can be set aside"
-        self.aside.append(self.front)
-        self.front = None
+    @property
+    def num_aside(self) -> int:
+        """Number of child processes that are set aside."""
+        return sum(child.is_aside for child in self.all)
+
+    def can_take_texts(self) -> bool:
+        """Return whether one more child process may get texts."""
+        return len(self.busy()) - self.num_aside < self.num_at_once
+
+    def take(self, isolation: Isolation) -> ChildProcess:
+        """Return an idle child process with this isolation, started if need be.
+
+        Idle children that serve another prompt alone are killed.
+        """
+        for child in reversed(self.idle()):
+            is_same = child.isolation == isolation
+            # An idle child is readable only when it was killed or sent what it must not
+            if is_same and not wait([child.channel.fileno()], 0):
+                self.all.remove(child)
+                self.all.append(child)
+                return child
+            if is_same or child.isolation.prompt is not None:
+                self.end(child)
+        child = self._fork(isolation)
+        self.all.append(child)
+        return child
+
+    def release(self, child: ChildProcess) -> None:
+        """Take the task from a child process that has scored its texts.
+
+        The child is killed when its process goes on with texts that were taken back, or when enough like it are idle.
+        """
+        child.task = None
+        child.is_aside = False
+        same = [other for other in self.idle() if other.isolation == child.isolation]
+        if child.has_lost_texts or len(same) > self.num_at_once:
+            self.end(child)
 
     def end(self, child: ChildProcess) -> None:
-        """Kill a child process that has no texts to score."""
-        if child is self.front:
-            self.front = None
-        elif child in self.aside:
-            self.aside.remove(child)
-        else:
-            self.resting.pop(child.isolation)
-        child.connection.close()
+        """Kill a child process."""
+        self.all.remove(child)
+        child.channel.close()
         self.fork_server.end(child.process)
 
     def end_idle(self) -> None:
         """Kill the child processes that are scoring no text."""
-        for child in self.all():
-            if child.task is None:
-                self.end(child)
+        for child in self.idle():
+            self.end(child)
 
     def close_all(self) -> None:
         """Close the connections to all child processes, whose fork server has ended or is about to."""
-        for child in self.all():
-            child.connection.close()
-        self.front = None
-        self.aside = []
-        self.resting = {}
-
-    def _retire(self, child: ChildProcess) -> None:
-        if child.isolation.prompt is not None:
-            self.end(child)
-            return
-        self.front = None
-        self.resting[child.isolation] = child
+        for child in self.all:
+            child.channel.close()
+        self.all.clear()
 
     def _fork(self, isolation: Isolation) -> ChildProcess:
-        connection, theirs = Pipe()
-        with theirs:
-            process = self.fork_server.fork(theirs.fileno(), isolation.is_closed)
-        return ChildProcess(process, connection, isolation)
+        channel = Channel(MAX_REPLY)
+        with channel.theirs:
+            process = self.fork_server.fork(channel.theirs.fileno(), isolation.is_closed)
+        return ChildProcess(process, channel, isolation, Clock(process))
 
 
 class Inbox(Generic[Item]):

@@ -21,6 +21,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import socket
 import subprocess
 import sys
 import traceback
@@ -86,7 +87,7 @@ class ForkServer:
         return value
 
     def fork(self, descriptor: int, is_closed: bool, serve: str = SCORE) -> int:
-        """Fork a child process that serves requests on the connection `descriptor`, and return its process id.
+        """Fork a child process that serves requests on the socket `descriptor`, and return its process id.
 
         `serve` is the import path of the function that serves them. With `is_closed` the child is isolated. Raises
         ResourceError when the fork-server process has exited or does not start.
@@ -237,7 +238,7 @@ def _fork(control: Connection, isolation: child.KernelIsolation | None, serve: s
     status = 1
     try:
         control.close()
-        run_child(Connection(descriptor), server, isolation, import_function("function", serve))
+        run_child(socket.socket(fileno=descriptor), server, isolation, import_function("function", serve))
         status = 0
     finally:  # a child must never continue as a second fork server
         if status:

@@ -1,16 +1,18 @@
 """Pool of child processes that score texts under a hard deadline, and the thread that gives them work.
 
-One child is the *front* child. It gets the texts of waiting tasks in order, a batch at a time. A text waits, is being
-scored, and then is scored or has failed (deadline, crash, exception). When the front child takes longer for a text than
-the task's patience while other texts wait, it is set *aside*. It may finish this text until the deadline, and a new
+As many children as this process has cores get the texts of waiting tasks in order, a batch at a time. A text waits, is
+being scored, and then is scored or has failed (deadline, crash, exception). When a child takes longer for a text than
+the task's patience while other texts wait, it is set *aside*. It may finish this text until the deadline, and another
 child, forked in milliseconds, takes the other texts. So a verifier that hangs costs its own text and not the time of
-others. At most `MAX_ASIDE` children are aside; then texts wait for the front child.
+others. At most `MAX_ASIDE` children are aside.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import os
+import secrets
 import threading
 import time
 from collections import deque
@@ -21,16 +23,16 @@ from typing import Any
 from brorl_graders.base.errors import BroRLError, ResourceError
 from brorl_graders.base.payload import Deadlines
 from brorl_graders.base.verdicts import LATE, Verdicts
-from brorl_graders.processes.child import ChildReplyError, read_reply
-from brorl_graders.processes.child_process import ChildProcess, Children, Inbox, ScoringTask
+from brorl_graders.processes.channel import ChildReplyError
+from brorl_graders.processes.child import ChildReply, read_reply
+from brorl_graders.processes.child_process import MAX_ASIDE, ChildProcess, Children, Inbox, ScoringTask
 from brorl_graders.processes.fork_server import ForkServer
 from brorl_graders.verifiers.registry import templates
 
 log = logging.getLogger(__name__)
 
-MAX_ASIDE = 16
 MIN_CHECK_S = 0.02  # shortest time between two checks of a child
-BATCH = 32  # texts that a child gets at once
+TOO_MANY = "its process sent a reply too many"
 MAX_LOGGED = 20  # failures that are logged; later ones are only counted
 IDLE_S = 5.0  # longest wait of either thread when nothing happens
 
@@ -38,12 +40,17 @@ IDLE_S = 5.0  # longest wait of either thread when nothing happens
 class ProcessPool:
     """Owner of a fork server and its children, which score texts. Many threads may call `score` at once."""
 
-    def __init__(self, deadlines: Deadlines) -> None:
+    def __init__(self, deadlines: Deadlines, num_at_once: int | None = None) -> None:
+        """Start the thread that owns the child processes.
+
+        `num_at_once` child processes score at once, besides those that take too long. None: one for each core.
+        """
         self.deadlines = deadlines
         self.num_failures = 0
+        self._late_s = 0.0  # seconds of children whose text was ended at its deadline, not taken yet
         self._fork_server = ForkServer()
         self._tasks: deque[ScoringTask] = deque()  # tasks with waiting texts, oldest first
-        self._children = Children(self._fork_server)
+        self._children = Children(self._fork_server, num_at_once or len(os.sched_getaffinity(0)))
         self._has_logged_gaps = False
         self._inbox: Inbox[ScoringTask] = Inbox()
         self._is_closed = False
@@ -76,6 +83,14 @@ class ProcessPool:
         """
         self._wait_for(ScoringTask(verifier, {}, (), self.deadlines.default_s))
 
+    def take_late_s(self) -> float:
+        """Return the seconds since the last call of this method that child processes lost to texts without a score.
+
+        Those are texts whose verifier was ended at its deadline.
+        """
+        seconds, self._late_s = self._late_s, 0.0
+        return seconds
+
     def close(self) -> None:
         """Kill all child processes of the pool, and fail the scoring tasks that are running."""
         self._is_closed = True
@@ -84,7 +99,7 @@ class ProcessPool:
 
     def child_pids(self) -> list[int]:
         """Return the process ids of the child processes that score texts."""
-        return [child.process for child in self._children.all()]
+        return [child.process for child in list(self._children.all)]
 
     def _wait_for(self, task: ScoringTask) -> None:
         """Hand a scoring task to the thread that owns the verifier processes, and wait until it is done.
@@ -117,18 +132,13 @@ class ProcessPool:
         self._fail_everything(ResourceError("the verifier pool was closed"))
 
     def _hand_out_texts(self) -> None:
-        """Send the texts of waiting scoring tasks, a batch at a time, to the child process that gets new texts.
-
-        Nothing is sent while this child is busy.
-        """
-        children = self._children
+        """Send the texts of waiting scoring tasks, a batch at a time, to child processes that may take more."""
         while self._inbox.arrived:
             self._tasks.append(self._inbox.arrived.popleft())
-        while self._tasks and (children.front is None or children.front.task is None):
-            task = self._next_task()
+        while (task := self._next_task()) is not None:
             self._load_verifiers(task)
             batch: list[int] = []
-            while task.waiting and len(batch) < BATCH:
+            while task.waiting and len(batch) < task.isolation.batch:
                 batch.append(task.waiting.popleft())
             if not task.waiting:
                 self._tasks.remove(task)
@@ -137,17 +147,20 @@ class ProcessPool:
             else:
                 task.done.set()  # the task had no texts, only verifiers to load
 
-    def _next_task(self) -> ScoringTask:
-        """Return the scoring task whose texts are next: the oldest one, or the oldest that the current child may score.
+    def _next_task(self) -> ScoringTask | None:
+        """Return the oldest scoring task whose texts can be sent now, or None.
 
-        The second rule holds while the current child process serves one prompt alone.
+        A prompt that needs children of its own has one at a time, since each child would be new. Such a prompt goes
+        first while its child is idle, which other prompts would kill.
         """
-        front = self._children.front
-        if front is not None and front.isolation.prompt is not None:
-            for task in self._tasks:
-                if task.isolation == front.isolation:
-                    return task
-        return self._tasks[0]
+        if not self._tasks or not self._children.can_take_texts():
+            return None
+        own = [child for child in self._children.all if child.isolation.prompt is not None and not child.is_aside]
+        busy = {child.isolation for child in own if child.task is not None}
+        idle = {child.isolation for child in own if child.task is None}
+        ready = [task for task in self._tasks if task.isolation not in busy]
+        first = ready[0] if ready else None
+        return next((task for task in ready if task.isolation in idle), first)
 
     def _load_verifiers(self, task: ScoringTask) -> None:
         """Have the fork server load the verifiers of a scoring task, which fails when one cannot be loaded.
@@ -171,55 +184,79 @@ class ProcessPool:
                 log.warning("a response that took a library's scorer over could %s", "; ".join(gaps))
 
     def _send(self, task: ScoringTask, batch: list[int]) -> None:
-        child = self._children.bring_to_front(task.isolation)
+        child = self._children.take(task.isolation)
         child.task = task
         child.indices = deque(batch)
-        child.start_clocks()
+        child.number = secrets.randbits(60)
+        child.start_clock()
         texts = [task.texts[index] for index in batch]
         try:
-            child.connection.send((task.verifier, task.payload, texts))
+            child.channel.send((task.verifier, task.payload, texts, child.number))
         except OSError:
             self._end_child(child, "its process is gone")
 
     def _receive_scores(self) -> None:
         """Wait for a scoring task, a score, the end of a child process, or the next check of deadlines."""
-        children = self._children.all()
-        connections = [child.connection for child in children]
+        channels = [child.channel.fileno() for child in self._children.all]
         next_check = min((child.check_at for child in self._children.busy()), default=math.inf)
         timeout = min(max(next_check - time.monotonic(), 0.0), IDLE_S)
-        ready = wait([self._inbox.bell, *connections], timeout)
+        ready = wait([self._inbox.bell, *channels], timeout)
         if self._inbox.bell in ready:
             self._inbox.silence()
-        for child in children:
-            if child.connection in ready:
-                self._receive_score(child)
+        for child in list(self._children.all):
+            if child.channel.fileno() in ready:
+                self._receive_from(child)
 
-    def _receive_score(self, child: ChildProcess) -> None:
-        task = child.task
-        if task is None:  # an idle child sends nothing, so it has exited or was taken over
+    def _receive_from(self, child: ChildProcess) -> None:
+        """Take the replies that a child process has sent."""
+        if child.task is None:  # an idle child sends nothing, so it has exited or was taken over
             self._children.end(child)
-            return
-        try:
-            reply = read_reply(child.connection)
-        except (EOFError, OSError):
-            self._end_child(child, "crashed")
-            return
-        except ChildReplyError as reason:
-            self._end_child(child, str(reason))
+        while child.task is not None:
+            try:
+                raw = child.channel.receive()
+                if raw is None:
+                    return
+                reply = read_reply(raw)
+                if reply.number != child.number:
+                    raise ChildReplyError(TOO_MANY)
+            except (EOFError, OSError):
+                self._end_child(child, "crashed")
+            except ChildReplyError as reason:
+                self._distrust(child, str(reason))
+            else:
+                self._take_reply(child, child.task, reply)
+
+    def _take_reply(self, child: ChildProcess, task: ScoringTask, reply: ChildReply) -> None:
+        if reply.score is None:
+            self._end_child(child, reply.error or "")
             return
         index = child.indices.popleft()
+        child.number += 1
         if reply.error is not None:
             self._record_failure(task, index, reply.error)
         else:
             if reply.reason:
                 task.reasons[index] = reply.reason
             task.settle(index, reply.score)
-        if child in self._children.aside:
-            self._children.end(child)
-        elif child.indices:
-            child.start_clocks()
+        if child.indices:
+            child.start_clock()
         else:
-            child.task = None
+            self._children.release(child)
+
+    def _distrust(self, child: ChildProcess, reason: str) -> None:
+        """Kill a child process that sent what it must not.
+
+        An earlier text may have done it, so the text that is being scored has a second try in another child.
+        """
+        assert child.task is not None, "a busy child has a task"
+        index = child.indices[0]
+        if index in child.task.suspected:
+            self._end_child(child, reason)
+            return
+        child.task.suspected.add(index)
+        self._take_back(child)
+        child.task = None
+        self._children.end(child)
 
     def _check_deadlines(self) -> None:
         """Kill child processes after their deadline, and let another child take over when other texts wait."""
@@ -228,30 +265,34 @@ class ProcessPool:
             if now < child.check_at:
                 continue
             assert child.task is not None, "a busy child has a task"
-            seconds = child.seconds_taken()
-            if seconds >= child.task.timeout_s:
-                self._end_child(child, f"{LATE} {child.task.timeout_s:g} s")
+            seconds = child.clock.seconds()
+            limit = child.task.timeout_s
+            if seconds >= limit:
+                self._late_s += now - child.clock.started_at
+                self._end_child(child, f"{LATE} {limit:g} s")
                 continue
-            is_front = child is self._children.front
-            may_be_set_aside = is_front and len(self._children.aside) < MAX_ASIDE
-            if may_be_set_aside and seconds >= child.task.patience_s and self._others_wait():
-                self._set_aside(child)
-            next_limit = child.task.timeout_s
-            if child is self._children.front:
-                next_limit = min(next_limit, seconds + child.task.patience_s)
-            child.check_at = now + max(next_limit - seconds, MIN_CHECK_S)
+            if not child.is_aside:
+                patience = child.task.patience_s
+                if seconds < patience:
+                    limit = patience
+                elif self._others_wait(child) and self._children.num_aside < MAX_ASIDE:
+                    self._set_aside(child)
+                else:
+                    limit = min(limit, seconds + patience)
+            child.check_at = now + max(limit - seconds, MIN_CHECK_S)
 
-    def _others_wait(self) -> bool:
-        front = self._children.front
-        front_has_more = front is not None and len(front.indices) > 1
-        return bool(self._tasks or self._inbox.arrived) or front_has_more
+    def _others_wait(self, child: ChildProcess) -> bool:
+        return bool(self._tasks or self._inbox.arrived) or len(child.indices) > 1
 
     def _set_aside(self, child: ChildProcess) -> None:
         """Let a slow child process finish the text that it is scoring, and give its other texts to another child."""
+        assert child.task is not None, "a busy child has a task"
         index = child.indices.popleft()
+        child.has_lost_texts = bool(child.indices)
         self._take_back(child)
         child.indices.append(index)
-        self._children.set_front_aside()
+        child.is_aside = True
+        child.task.num_set_aside += 1
 
     def _take_back(self, child: ChildProcess) -> None:
         """Take back all texts that a child process has, and put them before the texts that wait for scoring."""
@@ -265,15 +306,14 @@ class ProcessPool:
     def _end_child(self, child: ChildProcess, reason: str) -> None:
         """Kill a child process that cannot be used any more, and fail the text that it was scoring."""
         task = child.task
-        index = None
-        if task is not None:
-            index = child.indices.popleft()
-            self._take_back(child)
+        assert task is not None, "a busy child has a task"
+        index = child.indices.popleft()
+        self._take_back(child)
+        child.task = None
         try:
             self._children.end(child)
         finally:
-            if task is not None and index is not None:
-                self._record_failure(task, index, reason)
+            self._record_failure(task, index, reason)
 
     def _record_failure(self, task: ScoringTask, index: int, reason: str) -> None:
         self.num_failures += 1

@@ -70,7 +70,10 @@ def serve(owner: socket.socket, confinement: Confinement, processes: int) -> Non
     gc.collect()
     gc.freeze()
     while True:
-        request, files, _, _ = socket.recv_fds(owner, MAX_MESSAGE, MAX_FILES)
+        try:
+            request, files, _, _ = socket.recv_fds(owner, MAX_MESSAGE, MAX_FILES)
+        except ConnectionResetError:  # the owner has left without reading the last answer
+            return
         if not request:
             return
         if request == STOP:  # the run had ended by itself

@@ -32,7 +32,7 @@ from functools import partial
 from typing import Any
 
 from brorl_graders.sandbox.peer import Peer
-from brorl_graders.sandbox.values import encode
+from brorl_graders.sandbox.values import encode, refuse, to_data
 
 MAX_LINE = 2**26  # longest call by the judge, in bytes
 # Operations that the judge may request on an object, apart from calling it.
@@ -40,7 +40,7 @@ OPERATORS = """
 eq ne lt le gt ge add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift iadd isub imul
 neg pos abs invert getitem setitem delitem
 """
-BUILTINS = "bool len iter next reversed str repr hash int float complex round format isinstance issubclass getattr dir"
+BUILTINS = "bool len iter next reversed str repr hash int float complex round format isinstance issubclass dir"
 MAX_ERROR = 300  # longest error, in characters
 SUCCESS, FAILURE = 0, 1  # exit codes
 STDIN = "/dev/stdin"
@@ -60,6 +60,7 @@ class ProgramEnd(Peer):
         operations: dict[str, Callable[..., Any]] = {
             "names": self._names,
             "setattr": setattr,
+            "getattr": _get_attribute,
             "index": operator.index,
             "await": _run_coroutine,
         }
@@ -80,11 +81,8 @@ class ProgramEnd(Peer):
     def keep(self, value: Any) -> dict[str, Any]:
         if isinstance(value, _JudgesFunction):
             return {"yours": value.number}
-        if isinstance(value, type):
-            if value.__module__ == builtins.__name__:
-                return {"name": f"builtins.{value.__qualname__}"}
-            if issubclass(value, BaseException):
-                return self.error_class(value)
+        if isinstance(value, type) and issubclass(value, BaseException):
+            return self.error_class(value)
         if inspect.iscoroutine(value):
             return {"coroutine": self.number_of(value)}
         return {"mine": [self.number_of(value), type(value).__name__]}
@@ -154,6 +152,14 @@ class _JudgesFunction:
             arguments,
             options,
         )
+
+
+def _get_attribute(value: Any, name: str) -> Any:
+    """Return an attribute of a sandboxed program's object. A field of a named tuple must be plain data."""
+    found = getattr(value, name)
+    if isinstance(value, tuple) and name in getattr(type(value), "_fields", ()):
+        to_data(found, refuse)
+    return found
 
 
 def _has_methods(kind: type) -> bool:

@@ -10,7 +10,6 @@ one program after another, and knows of a program only plain data.
 
 from __future__ import annotations
 
-import builtins
 import copy
 import importlib
 import inspect
@@ -22,8 +21,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from brorl_graders.sandbox.limits import COPY, MARK
-from brorl_graders.sandbox.peer import Peer, is_library_error
-from brorl_graders.sandbox.values import LISTS
+from brorl_graders.sandbox.peer import MUTABLE, Peer, is_library_error
+from brorl_graders.sandbox.values import LISTS, MAX_ITEMS
 
 # Operators between two objects of the program, and operators of one object.
 BINARY = "eq ne lt le gt ge add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift iadd isub imul"
@@ -41,6 +40,8 @@ Report = Callable[[str, Any, int], None]  # writes a report of what, value and i
 
 class JudgeEnd(Peer):
     """The judge's end of the connection to a program, which represents the program's objects."""
+
+    max_items = MAX_ITEMS
 
     def __init__(self, read_from: int, write_to: int, max_line: int) -> None:
         super().__init__(read_from, write_to, {}, max_line)
@@ -98,7 +99,7 @@ class JudgeEnd(Peer):
             case "yours":
                 return self.find_kept(content)
             case "name":
-                return _find_class(content)
+                return _find_error(content)
             case "error":
                 return self._error(*content)
             case "coroutine":
@@ -203,8 +204,9 @@ class Remote:
     def __enter__(self) -> Any:
         return _ask(self, "getattr", "__enter__")()
 
-    def __exit__(self, *error: object) -> Any:
-        return _ask(self, "getattr", "__exit__")(None, None, None)
+    def __exit__(self, *error: object) -> None:
+        # What it returns is dropped, since the program must not suppress a failed assertion.
+        _ask(self, "getattr", "__exit__")(None, None, None)
 
 
 def _ask(remote: Remote, operation: str, *arguments: Any) -> Any:
@@ -239,21 +241,18 @@ def _is_plain_method(name: str) -> bool:
     return name in ARRAY_METHODS or any(hasattr(kind, name) for kind in PLAIN)
 
 
-def _find_class(path: str) -> Any:
-    """Return a class that the program's process and the judge's both have: a built-in type or a library exception.
+def _find_error(path: str) -> Any:
+    """Return an exception class of the standard library, which the judge's process and the program's both have.
 
-    Exceptions are those of the standard library. Raises KeyError for any other path.
+    Raises KeyError for any other path. A built-in class is no value here, since its methods would stand for those of a
+    result.
     """
     module, _, name = path.rpartition(".")
     if module not in sys.modules:
         return Exception
     value = getattr(sys.modules[module], name)
-    is_class = isinstance(value, type) and value.__module__ == module
-    if is_class and module == builtins.__name__:
-        return value
-    if not is_class or module.partition(".")[0] in CONTROL_MODULES:
-        raise KeyError(path)
-    if not issubclass(value, BaseException) or not is_library_error(value):
+    is_error = isinstance(value, type) and issubclass(value, BaseException) and value.__module__ == module
+    if not is_error or not is_library_error(value) or module.partition(".")[0] in CONTROL_MODULES:
         raise KeyError(path)
     return value
 
@@ -351,8 +350,8 @@ def _run(
 
 
 def _copy_arguments(value: Any) -> Any:
-    """Return a copy of a list or tuple of test arguments, which a program may change, or any other value itself."""
-    return copy.deepcopy(value) if isinstance(value, list | tuple) else value
+    """Return a copy of test arguments that a program may change, or any other value itself."""
+    return copy.deepcopy(value) if isinstance(value, (tuple, *MUTABLE)) else value
 
 
 def _run_test_cases(namespace: dict[str, Any]) -> None:
@@ -390,7 +389,7 @@ def _refuse_empty_arrays(source: str) -> None:
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return
-    for name in ("allclose", "isclose"):
+    for name in ("allclose", "isclose", "array_equiv"):
         _let_check_sizes(numpy, name, numpy)
     if "testing" not in source:
         return

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import select
 import socket
-import time
 from dataclasses import dataclass, field
+
+from brorl_graders.sandbox.clock import Clock
 
 MIB = 2**20
 MAX_MESSAGE = 4096  # longest message between owner and fork server, in bytes
@@ -37,13 +39,14 @@ KILLED = "killed"  # a signal ended it: a limit of memory, CPU time or files, a 
 LOST = "lost"  # the fork server was lost during the run
 
 READ_BYTES = 65536
+LOOK_AGAIN_S = 0.25  # longest time between two readings of a running program's clock
 
 
 @dataclass(frozen=True)
 class SandboxLimits:
     """Limits of one run of a program. Exceeding one ends the run, and each run has the full limits."""
 
-    seconds: float = 5.0  # wall-clock time for the program itself, and again for each test
+    seconds: float = 5.0  # time for the program itself, and again for each test (`clock.py`)
     memory_mib: int = 512  # address space of each process
     scratch_mib: int = 16  # size of all files together
     file_mib: int = 16  # size of one file
@@ -148,8 +151,9 @@ class OutputPipe:
 
 @dataclass(frozen=True)
 class TimeLimits:
-    """Wall-clock limits of one run of a program, in seconds."""
+    """Limits of one run of a program in seconds, by a clock that is fair to programs that get little CPU."""
 
+    clock: Clock
     period: float  # time for the program itself, and again for each test
     total: float
     num_periods: int
@@ -167,18 +171,20 @@ def watch_output(
     Returns TIMED_OUT or TOO_MUCH_OUTPUT when the program must end. Returns None after `last_report`, and when the fork
     server has a message, which means that the program has ended.
     """
-    last_deadline = time.monotonic() + times.total
-    deadline = min(time.monotonic() + times.period, last_deadline)
+    clock = times.clock
+    last_deadline = clock.seconds() + times.total
+    deadline = min(clock.seconds() + times.period, last_deadline)
     periods_left = times.num_periods
     poll = select.poll()
     poll.register(fork_server, select.POLLIN)
     for pipe in (printed, reported):
         poll.register(pipe.file, select.POLLIN)
     while True:
-        seconds_left = deadline - time.monotonic()
+        seconds_left = deadline - clock.seconds()
         if seconds_left <= 0:
             return TIMED_OUT
-        ready = {file for file, _ in poll.poll(seconds_left * 1000)}
+        seconds_to_look = min(seconds_left, LOOK_AGAIN_S)
+        ready = {file for file, _ in poll.poll(math.ceil(seconds_to_look * 1000))}
         num_reported = len(reported.text)
         for pipe in (printed, reported):
             if pipe.file not in ready:
@@ -191,7 +197,7 @@ def watch_output(
         # a report ends one test and starts the next
         if periods_left > 0 and reported.text.find(b"\n", num_reported) >= 0:
             periods_left -= 1
-            deadline = min(time.monotonic() + times.period, last_deadline)
+            deadline = min(clock.seconds() + times.period, last_deadline)
         is_last = bool(last_report) and reported.text.endswith(last_report)
         if is_last or fork_server.fileno() in ready:
             return None

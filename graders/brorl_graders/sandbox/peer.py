@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import builtins
 import json
+import math
 import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from brorl_graders.sandbox.values import NotPlainError, decode, to_data
+from brorl_graders.sandbox.values import NotPlainError, decode, refuse, to_data
 
 MUTABLE = (list, dict, set, bytearray)
 
@@ -33,6 +34,8 @@ class PeerGoneError(BaseException):
 
 class Peer(ABC):
     """One end of a connection between a program and its judge, which calls the other end and serves its calls."""
+
+    max_items: float = math.inf  # most items of a value that the other end sends
 
     def __init__(
         self,
@@ -108,7 +111,7 @@ class Peer(ABC):
 
     def from_data(self, data: Any) -> Any:
         """Convert JSON data that the other process (program or judge) has sent to a value."""
-        return decode(data, self.find)
+        return decode(data, self.find, self.max_items)
 
     def take_printed(self) -> str:
         """Return what was printed in this process since the last message, for the other process to print.
@@ -194,7 +197,7 @@ class Peer(ABC):
         arguments = []
         for argument in error.args:
             try:
-                arguments.append(to_data(argument, _refuse))
+                arguments.append(to_data(argument, refuse))
             except (NotPlainError, RecursionError):
                 arguments.append(None)
         try:
@@ -228,9 +231,9 @@ class Peer(ABC):
                 return self.from_data(data)
             _, about, data, text, number, _ = message
             error_class = self.from_data(about)
-            error = _make_error(error_class, decode(data))
+            error = _make_error(error_class, decode(data, max_items=self.max_items))
             vars(error).update(text=text, remote_number=number)
-        except (ValueError, TypeError, LookupError) as problem:
+        except Exception as problem:  # whatever the reading raises, no test takes it for an exception of the program
             raise self._lose_peer(f"an answer that makes no sense: {problem}") from problem
         raise error
 
@@ -282,7 +285,3 @@ def _make_error(kind: type[BaseException], arguments: list[Any]) -> BaseExceptio
         error = kind.__new__(kind, *arguments)
         error.args = tuple(arguments)
         return error
-
-
-def _refuse(value: Any) -> dict[str, Any]:
-    raise NotPlainError(f"a value of type {type(value).__name__} is not plain data")

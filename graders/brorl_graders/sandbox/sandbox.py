@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from brorl_graders.sandbox.cleanup import HeldFolder
+from brorl_graders.sandbox.clock import Clock
 from brorl_graders.sandbox.confine import NO_USERS, bubblewrap_command, may_use_bubblewrap, readable_paths, scratch_path
 from brorl_graders.sandbox.limits import (
     FAILED,
@@ -158,13 +159,15 @@ class Sandbox:
         without: Sequence[str] = (),
         is_bare_allowed: bool = False,
         optional: Sequence[str] = (),
+        clock: Clock | None = None,
     ) -> None:
         """Start the sandbox's fork server, and try with a trial program whether the sandbox isolates programs.
 
         `readable` lists more folders that programs may read. `preload` lists modules that are imported for all
         programs, and `optional` modules whose import may fail. `without` lists layers (fields of `Layers`) that are
-        left out, for kernels in which one is broken and for tests. Raises SandboxError when the fork server does not
-        start, or when a program could do what it must not, unless `is_bare_allowed`. The message lists these gaps.
+        left out, for kernels in which one is broken and for tests. `clock` measures programs, None for a new one.
+        Raises SandboxError when the fork server does not start, or when a program could do what it must not, unless
+        `is_bare_allowed`. The message lists these gaps.
         """
         self.limits = limits or SandboxLimits()
         self.readable = tuple(readable)
@@ -172,6 +175,7 @@ class Sandbox:
         self.without = tuple(without)
         self.is_bare_allowed = is_bare_allowed
         self.optional = tuple(optional)
+        self.clock = clock or Clock(os.getpid())
         self.num_lost = 0
         self._start()
         log.info("%s", self.layers)
@@ -200,6 +204,7 @@ class Sandbox:
             self.without,
             self.is_bare_allowed,
             optional,
+            self.clock,
         )
 
     def run(self, program: SandboxProgram, seconds: float | None = None) -> SandboxResult:
@@ -269,7 +274,7 @@ class Sandbox:
         Returns why the program must end, or None when it need not be ended.
         """
         period = min(self.limits.seconds, seconds)
-        times = TimeLimits(period, seconds, num_periods)
+        times = TimeLimits(self.clock, period, seconds, num_periods)
         return watch_output(printed, reported, self._control, times, last_report)
 
     def stop(self) -> None:

@@ -1,14 +1,20 @@
 """Arguments and results that cross the sandbox, as JSON that tells Python's types apart.
 
+A value is a tree of plain data of the types listed here. Lists, tuples and dicts may also hold references to objects
+that stay in their process. All other containers hold plain data alone, so nothing in them calls anybody.
+
 `encode` runs in the process of the program, which may manipulate it. `decode` makes objects of exactly the types
 listed here. So no object with its own `__eq__` takes part in a comparison. Use it in a process with a deadline, since
-hostile values can be slow to hash. `as_json` hashes no values.
+hostile values can be slow to hash. `as_json` hashes no values. What a program sends is counted while it is read, before
+anything is built.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
+import math
+import re
 import sys
 from collections import Counter, OrderedDict, deque, namedtuple
 from collections.abc import Callable, Iterable
@@ -61,11 +67,18 @@ LISTED_AT = {
     "array": -1,
     "namedtuple": -1,
 }
+# Data types of arrays that cross the sandbox: numbers, texts and dates.
+ARRAY_TYPES = re.compile(r"[<>|=]?(b1|[iu][1248]|f(2|4|8|16)|c(8|16|32)|[US]\d{1,3}|[mM]8\[\w{1,6}\])")
+# Types that become JSON objects, with the pairs in their data.
+PAIRS_OF: dict[str, Callable[[Any], Any]] = {
+    "dict": lambda content: content,
+    "Counter": lambda content: content[0]["dict"],
+    "OrderedDict": lambda content: [item["tuple"] for item in content[0]],
+}
+MAX_ITEMS = 100_000  # items of a value that a program sends
+MAX_CHARACTERS = 2**20  # characters of all its texts
 Keep = Callable[[Any], dict[str, Any]]  # returns data for a value that is not plain
 Find = Callable[[str, Any], Any]  # returns the value of such data, by kind and content
-
-
-LONGEST_RANGE = 10**6
 
 FROM_TEXT: dict[str, Callable[[Any], Any]] = {
     "int": lambda text: int(text, 16),
@@ -90,25 +103,30 @@ def encode(value: Any) -> str:
     return json.dumps(to_data(value, _as_list))
 
 
-def decode(data: Any, find: Find | None = None) -> Any:
+def decode(data: Any, find: Find | None = None, max_items: float = math.inf) -> Any:
     """Convert parsed JSON from `encode` into a value. Raises NotPlainError when the JSON is no encoded value.
 
-    `find` returns the object for a reference, by kind and content, where the object itself has no encoding.
+    `find` returns the object for a reference, by kind and content, where the object itself has no encoding. A value of
+    more than `max_items` items is refused.
     """
-    try:
-        return _from_data(data, find or _find_nothing)
-    except (KeyError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
-        raise NotPlainError(f"not an encoded value: {type(error).__name__}") from error
+    return _read(_Reader(max_items).value, data, find or _find_nothing)
 
 
 def as_json(data: Any) -> Any:
     """Convert parsed JSON from `encode` into the types that JSON has: tuples become lists, and keys become texts.
 
-    A set has no JSON form and becomes a `NoJson`. Raises NotPlainError when the JSON is no encoded value.
+    A set has no JSON form and becomes a `NoJson`. Raises NotPlainError when the JSON is no encoded value, or one of
+    more than MAX_ITEMS items.
     """
+    return _read(_Reader(MAX_ITEMS).json, data)
+
+
+def _read(read: Callable[..., Any], *arguments: Any) -> Any:
     try:
-        return _as_json(data)
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        return read(*arguments)
+    except NotPlainError:
+        raise
+    except Exception as error:  # whatever the data of a program raise, they are no value
         raise NotPlainError(f"not an encoded value: {type(error).__name__}") from error
 
 
@@ -152,72 +170,142 @@ def _rarer_to_data(
     kind: type,
     keep: Keep,
 ) -> Any:
+    try:
+        return _plain_to_data(value, kind)
+    except NotPlainError:
+        return keep(value)
+
+
+def _plain_to_data(value: Any, kind: type) -> Any:
     if isinstance(value, set | frozenset):
         name = "frozenset" if isinstance(value, frozenset) else "set"
-        return {name: _list_to_data(value, keep)}
+        return {name: _list_to_data(value, refuse)}
     if isinstance(value, complex):
         return {"complex": [value.real, value.imag]}
     if isinstance(value, bytes):
         return {"bytes": bytes(value).hex()}
     if kind in MAKERS:
         arguments = MAKERS[kind](value)
-        return {kind.__name__: _list_to_data(arguments, keep)}
+        return {kind.__name__: _list_to_data(arguments, refuse)}
     if isinstance(value, tuple):
         fields = list(kind._fields)  # type: ignore[attr-defined]
         return {
             "namedtuple": [
                 kind.__name__,
                 fields,
-                _list_to_data(value, keep),
+                _list_to_data(value, refuse),
             ]
         }
     if kind.__module__ == "numpy":
-        return _array_to_data(value, keep)
-    return keep(value)
+        return _array_to_data(value)
+    return refuse(value)
 
 
-def _array_to_data(value: Any, keep: Keep) -> Any:
-    items = value.tolist()
-    if isinstance(items, list):
-        return {"array": [str(value.dtype), to_data(items, keep)]}
-    return to_data(items, keep)
+def _array_to_data(value: Any) -> Any:
+    items = to_data(value.tolist(), refuse)
+    if not isinstance(items, list):
+        return items
+    if not ARRAY_TYPES.fullmatch(value.dtype.str):
+        refuse(value)
+    return {"array": [value.dtype.str, items]}
 
 
 def _as_list(value: Any) -> dict[str, Any]:
-    name = type(value).__name__
-    if name in LISTS:
+    if type(value).__name__ in LISTS:
         return {"tuple": _list_to_data(value, _as_list)}
-    raise NotPlainError(f"a value of type {name} is not plain data")
+    return refuse(value)
+
+
+def refuse(value: Any) -> dict[str, Any]:
+    """Raise NotPlainError for a value that is not plain data."""
+    raise NotPlainError(f"a value of type {type(value).__name__} is not plain data")
 
 
 def _find_nothing(kind: str, content: Any) -> Any:
     raise KeyError(kind)
 
 
-def _from_data(data: Any, find: Find) -> Any:
-    if isinstance(data, list):
-        return [_from_data(item, find) for item in data]
-    if not isinstance(data, dict):
-        return data
-    ((kind, content),) = data.items()
-    if kind in FROM_TEXT:
-        return FROM_TEXT[kind](content)
-    if kind == "dict":
-        mapping: dict[Any, Any] = {}
-        for key, item in content:
-            mapping[_from_data(key, find)] = _from_data(item, find)
-        return mapping
-    if kind in FROM_ITEMS:
-        items = [_from_data(item, find) for item in content]
-        return FROM_ITEMS[kind](items)
-    return find(kind, content)
+class _Reader:
+    """A reader of one value that a program may have sent, which counts what it reads."""
+
+    def __init__(self, max_items: float) -> None:
+        self._num_items_left = max_items
+        self._num_characters_left = MAX_CHARACTERS if max_items < math.inf else math.inf
+
+    def value(self, data: Any, find: Find) -> Any:
+        self._count(data)
+        if isinstance(data, list):
+            return [self.value(item, find) for item in data]
+        if not isinstance(data, dict):
+            return data
+        ((kind, content),) = data.items()
+        if kind in FROM_TEXT:
+            self._count(content)
+            return FROM_TEXT[kind](content)
+        if kind == "tuple":
+            return tuple([self.value(item, find) for item in content])
+        if kind == "dict":
+            return {self.value(key, find): self.value(item, find) for key, item in content}
+        if kind in FROM_ITEMS:
+            items = [self.value(item, _find_nothing) for item in content]
+            return FROM_ITEMS[kind](items)
+        return find(kind, content)
+
+    def json(self, data: Any) -> Any:
+        self._count(data)
+        if isinstance(data, list):
+            return [self.json(item) for item in data]
+        if not isinstance(data, dict):
+            return data
+        ((kind, content),) = data.items()
+        if kind == "int":
+            self._count(content)
+            return int(content, 16)
+        if kind in PAIRS_OF:
+            return {str(self.json(key)): self.json(item) for key, item in PAIRS_OF[kind](content)}
+        if kind == "range":
+            numbers = range(*content)
+            self._count(numbers)
+            return list(numbers)
+        if kind in LISTED_AT:
+            index = LISTED_AT[kind]
+            return self.json(content if index is None else content[index])
+        return NoJson()
+
+    def _count(self, data: Any) -> None:
+        """Count an item with its characters, or the numbers of a range.
+
+        Raises NotPlainError when there are too many.
+        """
+        self._num_items_left -= len(data) if isinstance(data, range) else 1
+        self._num_characters_left -= len(data) if isinstance(data, str) else 0
+        if self._num_items_left < 0 or self._num_characters_left < 0:
+            raise NotPlainError(f"it has more than {MAX_ITEMS} items or {MAX_CHARACTERS} characters")
 
 
 def _array(items: list[Any]) -> Any:
     """Return a NumPy array from its data type and values when NumPy is loaded in this process, otherwise a list."""
     kind, values = items
+    if not ARRAY_TYPES.fullmatch(kind):
+        raise NotPlainError(f"arrays of type {kind} are not plain data")
     numpy = sys.modules.get("numpy")
-    return values if numpy is None else numpy.array(values, dtype=kind)
+    if numpy is None:
+        return values
+    array = numpy.array(values, dtype=kind)
+    return array if array.size else array.view(_empty_array_class(numpy))
+
+
+def _empty_array_class(numpy: Any) -> Any:
+    """Return the class of arrays without items, which NumPy itself would find equal to arrays that have some."""
+
+    class EmptyArray(numpy.ndarray):
+        def __array_ufunc__(self, function: Any, method: str, *inputs: Any, **options: Any) -> Any:
+            arrays = [numpy.asarray(item) for item in inputs]
+            if any(item.size and (item.ndim or function is numpy.equal) for item in arrays):
+                raise ValueError("one array is empty, and the other is not")
+            return getattr(function, method)(*arrays, **options)
+
+    return EmptyArray
 
 
 def _named_tuple(items: list[Any]) -> Any:
@@ -232,7 +320,6 @@ def _maker(kind: type) -> Callable[[list[Any]], Any]:
 
 FROM_ITEMS: dict[str, Callable[[list[Any]], Any]] = {kind.__name__: _maker(kind) for kind in MAKERS}
 FROM_ITEMS |= {
-    "tuple": tuple,
     "set": set,
     "frozenset": frozenset,
     "complex": lambda items: complex(*items),
@@ -241,35 +328,3 @@ FROM_ITEMS |= {
     "array": _array,
     "namedtuple": _named_tuple,
 }
-
-
-def _as_json(data: Any) -> Any:
-    if isinstance(data, list):
-        return [_as_json(item) for item in data]
-    if not isinstance(data, dict):
-        return data
-    ((kind, content),) = data.items()
-    if kind == "int":
-        return int(content, 16)
-    if kind in ("dict", "Counter", "OrderedDict"):
-        return _json_object(kind, content)
-    if kind == "range":
-        items = range(*content)
-        return list(items) if len(items) <= LONGEST_RANGE else NoJson()
-    if kind in LISTED_AT:
-        index = LISTED_AT[kind]
-        return _as_json(content if index is None else content[index])
-    return NoJson()
-
-
-def _json_object(kind: str, content: Any) -> dict[str, Any]:
-    pairs = content
-    if kind == "Counter":
-        pairs = content[0]["dict"]
-    if kind == "OrderedDict":
-        pairs = [item["tuple"] for item in content[0]]
-    members: dict[str, Any] = {}
-    for key, item in pairs:
-        name = str(_as_json(key))
-        members[name] = _as_json(item)
-    return members

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from brorl_graders.base.errors import ConfigError, ServiceError
+from brorl_graders.base.foreign import VAST, read_json, record_lines
 from brorl_graders.base.settings import Endpoint, ServiceLimits
 from brorl_graders.base.verdicts import Verdicts
 from brorl_graders.services.service_client import ServiceClient
@@ -30,7 +31,6 @@ from brorl_graders.verifiers import services
 from brorl_graders.verifiers.services import ServiceCall, shown_url
 
 FOLDER = "service_answers"  # subfolder of a run folder
-MAX_REASON = 2000  # longest recorded reason, in characters
 MAX_KEPT = 300  # longest reason in memory, in characters
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class KnownAnswers:
                 "key": key.hex(),
                 "verifier": shown_url(verifier),
                 "score": score,
-                "reason": reason[:MAX_REASON],
+                "reason": reason,
             }
             self._record.write(json.dumps(row) + "\n")
 
@@ -132,16 +132,23 @@ def _record_files(replay: str) -> list[Path]:
 
 
 def _read_answers(path: Path) -> Iterator[tuple[bytes, KnownAnswer]]:
-    """Yield the answers of scoring services in a record file with their hashes, without a half-written line."""
-    with path.open(encoding="utf-8") as lines:
-        for line in lines:
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue
+    """Yield the answers of scoring services in a record file with their hashes.
+
+    Half-written lines, and those whose score no service may give, are left out with one warning.
+    """
+    num_left_out = 0
+    for line in record_lines(path, VAST):
+        try:
+            row = read_json(line, most_bytes=len(line))
             key = bytes.fromhex(row["key"])
+            score = services.checked_score(row["score"])
             reason = str(row.get("reason", ""))
-            yield key, KnownAnswer(float(row["score"]), reason[:MAX_KEPT])
+        except (ValueError, TypeError, LookupError, AttributeError):
+            num_left_out += 1
+            continue
+        yield key, KnownAnswer(score, reason[:MAX_KEPT])
+    if num_left_out:
+        log.warning("%s: left out %d damaged lines, or ones without a score from 0 to 1", path, num_left_out)
 
 
 class ServiceScore(NamedTuple):

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import logging
 import random
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from ipaddress import ip_address
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import httpx
 
 from brorl_graders.base.errors import ConfigError, ServiceError
+from brorl_graders.base.foreign import read_json
 from brorl_graders.base.settings import Endpoint, ServiceLimits
 from brorl_graders.base.verdicts import LATE
 from brorl_graders.verifiers import services
@@ -22,8 +26,11 @@ MAX_REPLY = 16 * 2**20  # largest reply, in bytes
 REACH_S = 20.0  # seconds for the check at the start
 MAX_WAIT_S = 30.0  # longest wait between two attempts
 TRY_AGAIN = (408, 409, 425, 429)  # status codes that are retried, as all from 500 on; others would be refused again
+BUSY = (429, 503)  # status codes of a service that is there and has no time
+PLAIN = {"Accept-Encoding": "identity"}  # a compressed reply could unpack to gigabytes
 
 Read = TypeVar("Read")
+log = logging.getLogger(__name__)
 
 
 class AttemptError(Exception):
@@ -44,9 +51,10 @@ class ServiceClient:
         self._slots = asyncio.Semaphore(settings.concurrency)
         self._next_start = 0.0  # earliest start of the next request, where the rate is limited
         limits = httpx.Limits(max_connections=settings.concurrency)
-        self._http = httpx.AsyncClient(
-            timeout=None, limits=limits
-        )  # no httpx timeout: each attempt has a limit as a whole
+        # No httpx timeout: each attempt has a limit as a whole.
+        self._http = httpx.AsyncClient(timeout=None, limits=limits)
+        # With a transport of its own, httpx takes no proxy from the environment.
+        self._direct = httpx.AsyncClient(timeout=None, transport=httpx.AsyncHTTPTransport(limits=limits))
 
     async def post(
         self,
@@ -57,8 +65,8 @@ class ServiceClient:
     ) -> Read:
         """Send a request to a scoring service, with retries, and return what `read` makes of the JSON reply.
 
-        A ServiceReplyError that `read` raises counts as a failed attempt. Raises ServiceError when attempts or time are
-        used up.
+        Whatever `read` or the reading of a reply raises counts as a failed attempt. Raises ServiceError when attempts
+        or time are used up.
         """
         settings = self.settings
         end = time.monotonic() + settings.deadline_s
@@ -70,8 +78,11 @@ class ServiceClient:
             except AttemptError as error:
                 reason = str(error)
                 wait_s = error.wait_s
-            except ServiceReplyError as error:
-                reason = str(error)
+            except ServiceError:
+                raise
+            except Exception as error:  # noqa: BLE001 a reply may be anything, and must not end the run
+                kind = "" if isinstance(error, ServiceReplyError) else type(error).__name__
+                reason = f"{kind} {error}".strip()
                 wait_s = 0.0
             longest = min(settings.backoff_s * 2**attempt, MAX_WAIT_S)
             wait_s = max(wait_s, random.uniform(0, longest))  # "full jitter"
@@ -87,6 +98,7 @@ class ServiceClient:
     async def close(self) -> None:
         """Close the connections to scoring services."""
         await self._http.aclose()
+        await self._direct.aclose()
 
     async def _attempt(
         self,
@@ -108,27 +120,28 @@ class ServiceClient:
                 content = await asyncio.wait_for(self._read_content(url, body, headers), limit_s)
             except TimeoutError:
                 raise AttemptError(f"{LATE} {limit_s:.3g} s") from None
-            except httpx.HTTPError as error:
-                raise AttemptError(f"{type(error).__name__} {error}".strip()) from error
             finally:
                 self.request_s += time.monotonic() - start
         try:
-            return json.loads(content)
-        except ValueError:
-            raise AttemptError(f"it did not reply JSON: {content[:100]!r}") from None
+            return read_json(content, most_bytes=MAX_REPLY)
+        except ValueError as error:
+            raise AttemptError(f"it did not reply JSON ({error}): {content[:100]!r}") from None
 
     async def _read_content(self, url: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> bytes:
-        async with self._http.stream("POST", url, json=body, headers=headers) as response:
+        http = self._direct if is_local(url) else self._http
+        async with http.stream("POST", url, json=body, headers={**headers, **PLAIN}) as response:
             if response.status_code >= 500 or response.status_code in TRY_AGAIN:
                 raise AttemptError(f"status {response.status_code}", _seconds_to_wait(response))
-            content = b""
-            async for part in response.aiter_bytes():
+            if response.headers.get("Content-Encoding", "identity").lower() != "identity":
+                raise AttemptError("its reply is compressed, which the request did not accept")
+            content = bytearray()
+            async for part in response.aiter_raw():
                 content += part
                 if len(content) > MAX_REPLY:
                     raise AttemptError(f"its reply is longer than {MAX_REPLY} bytes")
-        if response.status_code != httpx.codes.OK:
-            raise ServiceError(f"{shown_url(url)}: status {response.status_code}: {content[:300]!r}")
-        return content
+        if not response.is_success:
+            raise ServiceError(f"{shown_url(url)}: status {response.status_code}: {bytes(content[:300])!r}")
+        return bytes(content)
 
     async def _wait_for_turn(self) -> None:
         """Wait until the next request to a service may start, so that starts are spaced evenly."""
@@ -144,27 +157,53 @@ class ServiceClient:
 def check_endpoint(endpoint: Endpoint) -> None:
     """Ask a scoring service or judge for a reply, to find errors before anything expensive starts.
 
-    Raises ConfigError when the service cannot be reached or refuses the key.
+    Raises ConfigError when the service cannot be reached, or replies with a status that is neither 2xx nor one after
+    which a run tries again because the service is busy.
     """
-    headers = services.headers(endpoint)
+    name = shown_url(endpoint.name)
+    headers = {**services.headers(endpoint), **PLAIN}
+    if endpoint.is_judge:
+        method, url, body = "GET", services.judge_url(endpoint, "models"), None
+    else:
+        method, url, body = "POST", endpoint.url, services.service_request({}, (), ())
+    transport = httpx.HTTPTransport() if is_local(url) else None
     try:
-        if endpoint.is_judge:
-            url = services.judge_url(endpoint, "models")
-            answer = httpx.get(url, headers=headers, timeout=REACH_S)
-        else:
-            url = endpoint.url
-            body = services.service_request({}, (), ())
-            answer = httpx.post(url, json=body, headers=headers, timeout=REACH_S)
+        with (
+            httpx.Client(timeout=REACH_S, transport=transport) as client,
+            client.stream(method, url, json=body, headers=headers) as answer,
+        ):
+            status = answer.status_code
     except httpx.HTTPError as error:
         raise ConfigError(
-            f"endpoint {shown_url(endpoint.name)}: {shown_url(url)} cannot be reached ({type(error).__name__}: "
-            f"{error}); start the service, or set its address"
+            f"endpoint {name}: {shown_url(url)} cannot be reached ({type(error).__name__}: {error}); start the "
+            "service, or set its address"
         ) from error
-    if answer.status_code in (401, 403):
+    if status in BUSY:
+        log.warning("endpoint %s: %s is busy (status %d)", name, shown_url(url), status)
+    elif status in (401, 403):
         raise ConfigError(
-            f"endpoint {shown_url(endpoint.name)}: {shown_url(url)} refuses with status {answer.status_code}; set "
-            "the environment variable that holds its key: rewards.services.endpoints=[{api_key_variable: NAME, …}]"
+            f"endpoint {name}: {shown_url(url)} refuses with status {status}; set the environment variable that holds "
+            "its key: rewards.services.endpoints=[{api_key_variable: NAME, …}]"
         )
+    elif not answer.is_success:
+        raise ConfigError(
+            f"endpoint {name}: {shown_url(url)} replies with status {status} where 2xx is expected; set the address of "
+            "the service, or of a judge's API (https://HOST/v1)"
+        )
+
+
+def is_local(url: str) -> bool:
+    """Return whether an address is on this machine, where no proxy is asked."""
+    host = (urlsplit(url).hostname or "").rstrip(".")
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        # The resolver also takes 127.1 and 2130706433 for 127.0.0.1.
+        address = ip_address(host if ":" in host else socket.inet_aton(host))
+    except (OSError, ValueError):
+        return False
+    mapped = getattr(address, "ipv4_mapped", None) or address
+    return bool(mapped.is_loopback or mapped.is_unspecified)
 
 
 def _seconds_to_wait(response: httpx.Response) -> float:

@@ -23,6 +23,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from brorl_graders.base.answer import read_answer
+from brorl_graders.base.foreign import LARGE, read_json
 from brorl_graders.base.payload import Key, Payload, is_blank
 from brorl_graders.verifiers.arithmetic import FUNCTIONS, exact_value, is_antiderivative, numbers_in, uses_only
 from brorl_graders.verifiers.safe_answer import EvaluationError, EvaluationGuard, is_arithmetic
@@ -123,7 +124,7 @@ def prepare(wanted: str) -> None:
     """
     if not wanted:
         return
-    task, config = json.loads(wanted)
+    task, config = read_json(wanted, most_bytes=LARGE)
     with contextlib.suppress(*TASK_ERRORS):
         _score_answer(task, config)
 
@@ -197,7 +198,7 @@ def _score_answer(dataset: str, config: str) -> Callable[[str, Mapping[str, Any]
     """
     from reasoning_gym.factory import create_dataset
 
-    return create_dataset(dataset, **json.loads(config), seed=0, size=1).score_answer
+    return create_dataset(dataset, **read_json(config, most_bytes=LARGE), seed=0, size=1).score_answer
 
 
 def game_of_life_halting(payload: Payload, given: str) -> float | None:

@@ -235,24 +235,12 @@ VERIFIERS: dict[str, Verifier] = {verifier.name: verifier for verifier in OURS}
 def use_names(names: Names) -> None:
     """Allow the verifiers, services and environments that the settings name, in this process and its later children.
 
-    Imports none of the named functions: `check_params` does. Raises ConfigError if a service has the name of a verifier
-    of this package.
+    Imports none of the named functions. Raises ConfigError if a service has the name of a verifier of this package.
     """
     for name in names.endpoints:
         if name in VERIFIERS or name == ENVIRONMENT:
             raise ConfigError(f"rewards.services.endpoints: {name} has a meaning of its own: choose another name")
     allow(names)
-
-
-def check_params() -> None:
-    """Import the users' verifiers that have parameters in the settings, to find wrong parameters at the start.
-
-    Raises ConfigError if a verifier cannot be imported or refuses its parameters. Only workers import verifiers without
-    parameters, because what they load may be large.
-    """
-    for name, params in allowed().verifiers.items():
-        if params:
-            find(name).load("")
 
 
 def prepare(template: Template) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import shlex
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -12,8 +16,8 @@ import httpx
 import pytest
 from brorl_graders.base.errors import ConfigError
 from brorl_graders.environments import tool_calls
-from brorl_graders.environments.agent import AgentError, read_result
-from brorl_graders.environments.endpoint import RequestError, open_conversation
+from brorl_graders.environments.agent import Agent, AgentError, read_result
+from brorl_graders.environments.endpoint import ModelEndpoint, RequestError, open_conversation
 from brorl_graders.environments.protocol import Action, Step, TurnSize
 from brorl_graders.environments.registry import make_environment
 
@@ -56,6 +60,48 @@ def test_the_last_line_of_a_command_is_its_result() -> None:
     assert read_result('thinking\n{"reward": 0.5}\n') == 0.5
     assert read_result('{"answer": "4"}') == "4"
     assert read_result("42") is read_result("") is read_result("{") is None
+
+
+FLOOD = """
+import asyncio, resource, shlex, sys
+from brorl_graders.environments.agent import Agent, ModelEndpoint
+many = "import sys; [sys.stdout.write('x' * (1 << 20)) for _ in range(300)]; sys.stderr.write('y' * (1 << 25))"
+command = [sys.executable, "-c", many + "; print(); print('{\\"reward\\": 0.5}')"]
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+agent = Agent(command=shlex.join(command))
+reward = asyncio.run(agent._run_command({}, ModelEndpoint("http://127.0.0.1:1/v1", "key")))
+print(reward, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
+"""
+
+
+def test_a_command_that_prints_without_end_takes_little_memory_and_its_last_line_counts() -> None:
+    done = subprocess.run([sys.executable, "-c", FLOOD], capture_output=True, text=True, check=True)
+    reward, mebibytes = done.stdout.split()
+    assert reward == "0.5"
+    assert int(mebibytes) < 100
+
+
+def test_the_end_of_what_a_command_complains_is_its_reason() -> None:
+    agent = Agent(command=shlex.join([sys.executable, "-c", "import sys; sys.exit('a' * 10_000_000 + 'z' * 1000)"]))
+    with pytest.raises(AgentError, match="^exit code 1: z{1000}$"):
+        asyncio.run(agent._run_command({}, ModelEndpoint("http://127.0.0.1:1/v1", "key")))
+
+
+def test_a_request_that_is_too_deep_is_a_bad_request() -> None:
+    deep = "[" * 100_000
+    calls = [{"id": "1", "function": {"name": "f", "arguments": deep}}]
+    bodies = (deep, json.dumps({"messages": [{"role": "assistant", "tool_calls": calls}]}), "{", "null")
+
+    async def ask() -> list[int]:
+        conversation = await open_conversation()
+        headers = {"Authorization": f"Bearer {conversation.token}", "Content-Type": "application/json"}
+        async with httpx.AsyncClient(headers=headers, trust_env=False) as client:
+            url = f"{conversation.server.base_url}/chat/completions"
+            answers = [await client.post(url, content=body) for body in bodies]
+        conversation.close()
+        return [answer.status_code for answer in answers]
+
+    assert asyncio.run(ask()) == [400] * 4
 
 
 def test_an_answer_or_nothing_is_scored_by_the_questions_verifier() -> None:

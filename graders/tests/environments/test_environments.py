@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from multiprocessing.connection import wait
 from typing import Any, ClassVar
 
 import pytest
@@ -54,7 +55,11 @@ def play(
     for number in range(1, len(actions) + 1):
         step = EpisodeStep(episode, name, settings, task, 0, actions[:number])
         process.send_turn(number, Turn(step, Batch([None], 1), 0, seconds=20.0))
-        answered, outcome = read_outcome(process.connection)
+        raw = None
+        while raw is None:
+            wait([process.channel])
+            raw = process.channel.receive()
+        answered, outcome = read_outcome(raw)
         assert answered == number
         outcomes.append(outcome)
     processes.end(process)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from multiprocessing.connection import Pipe
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from brorl_graders.base.errors import ConfigError, ResourceError
 from brorl_graders.environments.child import read_outcome
 from brorl_graders.environments.host import EpisodeHost, HostLimits
 from brorl_graders.environments.protocol import EpisodeOutcome, EpisodeStep
-from brorl_graders.processes.child import ChildReplyError
+from brorl_graders.processes.channel import ChildReplyError
 
 from graders.tests.support.bad_environments import COUNTER, LATER, OPEN, REMEMBERING
 from graders.tests.support.names import allow_also
@@ -180,16 +179,12 @@ def test_what_is_no_environment_is_said(host: EpisodeHost) -> None:
     ],
 )
 def test_what_is_no_outcome_is_not_believed(said: str) -> None:
-    ours, theirs = Pipe()
-    with ours, theirs:
-        theirs.send_bytes(b'[7, [{"role": "user", "content": "no"}], 1.0, false, false, {"a": 1}, ""]')
-        assert read_outcome(ours) == (
-            7,
-            EpisodeOutcome(({"role": "user", "content": "no"},), 1.0, False, False, {"a": 1}, ""),
-        )
-        theirs.send_bytes(said.encode())
-        with pytest.raises(ChildReplyError):
-            read_outcome(ours)
+    assert read_outcome(b'[7, [{"role": "user", "content": "no"}], 1.0, false, false, {"a": 1}, ""]') == (
+        7,
+        EpisodeOutcome(({"role": "user", "content": "no"},), 1.0, False, False, {"a": 1}, ""),
+    )
+    with pytest.raises(ChildReplyError):
+        read_outcome(said.encode())
 
 
 def test_a_whole_episode_has_a_limit_too() -> None:

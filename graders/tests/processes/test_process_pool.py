@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from brorl_graders.base.errors import ResourceError
 from brorl_graders.base.payload import Deadlines, check_timeout
-from brorl_graders.processes.process_pool import BATCH, MAX_ASIDE, ProcessPool
+from brorl_graders.processes.child_process import BATCH, MAX_ASIDE
+from brorl_graders.processes.process_pool import ProcessPool
 
 from graders.tests.support.bad_verifiers import MISBEHAVE, SLOW
 from graders.tests.support.names import allow_also

@@ -8,13 +8,13 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
-from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
 
 import pytest
 from brorl_graders.base.payload import Deadlines
-from brorl_graders.processes.child import MAX_REPLY, ChildReplyError, KernelIsolation, read_reply
+from brorl_graders.processes.channel import ChildReplyError
+from brorl_graders.processes.child import KernelIsolation, read_reply
 from brorl_graders.processes.child_process import Isolation, ScoringTask
 from brorl_graders.processes.process_pool import ProcessPool
 from brorl_graders.sandbox import linux
@@ -153,16 +153,17 @@ class Bomb:
 
 FORGED = [
     pickle.dumps(Bomb()),
-    b"[1.0]",
-    b'[1.0, ""]',
-    b'[true, "", null]',
-    b'[NaN, "", null]',
-    b'[Infinity, "", null]',
-    b'["1", "", null]',
-    b'[1.0, "", 5]',
-    b"[1.0, null, null]",
-    b'[1.0, ["reason"], null]',
-    b'{"score": 1.0, "reason": "", "error": null}',
+    b"[1, 1.0]",
+    b'[1, 1.0, ""]',
+    b'[1, true, "", null]',
+    b'[1, NaN, "", null]',
+    b'[1, Infinity, "", null]',
+    b'[1, "1", "", null]',
+    b'[1, 1.0, "", 5]',
+    b"[1, 1.0, null, null]",
+    b'[1, 1.0, ["reason"], null]',
+    b'[1, null, "", null]',
+    b'{"number": 1, "score": 1.0, "reason": "", "error": null}',
     b"7",
     b"[" * 30_000,
 ]
@@ -170,14 +171,5 @@ FORGED = [
 
 @pytest.mark.parametrize("raw", FORGED)
 def test_a_reply_that_is_no_score_is_refused(raw: bytes) -> None:
-    here, there = Pipe()
-    there.send_bytes(raw)
     with pytest.raises(ChildReplyError, match="no score"):
-        read_reply(here)
-
-
-def test_a_reply_without_end_is_not_read() -> None:
-    here, there = Pipe()
-    there.send_bytes(b" " * (MAX_REPLY + 1))
-    with pytest.raises(OSError, match="bad message length"):
-        read_reply(here)
+        read_reply(raw)

@@ -102,7 +102,7 @@ def test_values_as_json(value: Any, plain: Any) -> None:
     assert as_json(json.loads(encode(value))) == plain
 
 
-@pytest.mark.parametrize("value", [{1}, range(10**9), 1j, b"a", Fraction(1, 2)])
+@pytest.mark.parametrize("value", [{1}, 1j, b"a", Fraction(1, 2)])
 def test_what_json_does_not_have_equals_nothing(value: Any) -> None:
     found = as_json(json.loads(encode(value)))
     assert found != value and isinstance(found, NoJson)

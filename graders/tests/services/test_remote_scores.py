@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,11 @@ import pytest
 from brorl_graders.base.errors import ConfigError, ServiceError
 from brorl_graders.base.settings import Endpoint, ServiceLimits
 from brorl_graders.services.remote_scores import RemoteScores, ServiceCall
-from brorl_graders.services.service_client import check_endpoint
+from brorl_graders.services.service_client import check_endpoint, is_local
+from brorl_graders.verifiers import services
 
 from graders.tests.support.names import allow_also
-from graders.tests.support.scoring_service import completion, scores_by, serving
+from graders.tests.support.scoring_service import Compressed, completion, scores_by, serving
 
 pytestmark = pytest.mark.slow
 
@@ -22,8 +25,10 @@ PROMPT = ({"role": "user", "content": "2 + 2?"},)
 
 
 @pytest.fixture(autouse=True)
-def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+def _a_proxy_that_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
 
 
 def settings(**changes: Any) -> ServiceLimits:
@@ -74,7 +79,17 @@ def test_equal_texts_are_asked_once_within_and_between_chunks(made: list[RemoteS
 
 @pytest.mark.parametrize(
     "failure",
-    ["hang", "drip", "close", 500, 429, b"<html>", {"scores": [1, 1]}, {"scores": [float("nan")]}, {"scores": [7]}],
+    [
+        *("hang", "drip", "close", 500, 429),
+        *(
+            b"<html>",
+            b"\xff",
+            b"[" * 200_000,
+            b'{"scores": [1' + b"0" * 400 + b"]}",
+            b'{"scores": [1' + b"0" * 5000 + b"]}",
+        ),
+        *({"scores": [1, 1]}, {"scores": [float("nan")]}, {"scores": [7]}),
+    ],
 )
 def test_a_service_that_fails_once_is_asked_again(made: list[RemoteScores], failure: Any) -> None:
     is_silent = failure in ("hang", "drip")
@@ -83,6 +98,69 @@ def test_a_service_that_fails_once_is_asked_again(made: list[RemoteScores], fail
         assert made[0].judge(ServiceCall(service_at(service.url), {}, PROMPT), ["4"]).scores == [1]
     assert len(service.requests) == 2
     assert made[0].take_usage()["retries"] == 1
+
+
+def packed(content: bytes) -> bytes:
+    coder = zlib.compressobj(9, zlib.DEFLATED, 31)
+    return coder.compress(content) + coder.flush()
+
+
+def test_a_compressed_reply_is_refused_and_never_unpacked(made: list[RemoteScores]) -> None:
+    twice = packed(packed(bytes(2**24)))
+    with serving(Compressed(twice), {"scores": [1]}) as service:
+        made.append(RemoteScores(settings(max_attempts=1, on_failure="fail")))
+        asked = ServiceCall(service_at(service.url), {}, PROMPT)
+        first = made[0].judge(asked, ["4"])
+        assert made[0].judge(asked, ["4"]).scores == [1]
+    assert first.scores == [None]
+    assert "compressed" in first.reasons[0]
+    assert service.headers[0]["Accept-Encoding"] == "identity"
+
+
+def test_whatever_the_reading_of_a_reply_raises_is_a_failed_attempt(
+    made: list[RemoteScores], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*arguments: Any) -> None:
+        raise OverflowError("too large")
+
+    monkeypatch.setattr(services, "read_service_reply", read)
+    with serving({"scores": [1]}) as service:
+        made.append(RemoteScores(settings(on_failure="fail")))
+        failed = made[0].judge(ServiceCall(service_at(service.url), {}, PROMPT), ["4"])
+    assert failed.scores == [None]
+    assert "OverflowError too large" in failed.reasons[0]
+    assert len(service.requests) == 3
+
+
+def test_recorded_scores_that_no_service_may_give_are_left_out_with_a_count(
+    made: list[RemoteScores], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = ['"nan"', "NaN", "1e9", "-7", "null", "true", "1" + "0" * 400, "[" * 100_000]
+    lines = [f'{{"key": "0{number}", "score": {score}}}' for number, score in enumerate(rows)]
+    lines += [
+        "[1]",
+        "1",
+        '{"score": 1}',
+        '{"key": "zz", "score": 1}',
+        '{"key": 5, "score": 1}',
+        '{"key": "a0", "score": 1}',
+    ]
+    (tmp_path / "worker_0.jsonl").write_text("\n".join(lines) + "\n")
+    made.append(RemoteScores(settings(replay=str(tmp_path))))
+    assert list(made[0].known.answers) == [b"\xa0"]
+    assert "left out 13 damaged lines" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("url", "is_here"),
+    [
+        *((f"http://{host}:80/v1", True) for host in ("127.0.0.1", "localhost", "127.1", "2130706433", "a.localhost")),
+        *((f"http://{host}/v1", True) for host in ("[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "LOCALHOST.")),
+        *((f"http://{host}/v1", False) for host in ("judge.example", "10.0.0.1", "localhost.example", "[fe80::1]")),
+    ],
+)
+def test_this_machine_is_asked_without_a_proxy(url: str, is_here: bool) -> None:
+    assert is_local(url) is is_here
 
 
 def test_a_service_that_goes_on_failing_ends_the_run_and_never_gives_0(made: list[RemoteScores]) -> None:
@@ -173,15 +251,15 @@ def test_a_key_comes_from_the_environment_and_is_nowhere_else(
 
 
 def test_a_judge_is_a_chat_completion_whose_tokens_are_counted(made: list[RemoteScores]) -> None:
-    with serving(completion("Fine. Score: 3\nScore: 7")) as service:
+    with serving(completion("Fine.\nScore: 3\nScore: 7")) as service:
         made.append(RemoteScores(settings()))
         asked = ServiceCall(judge_at(service.url, range=[0, 10]), {"answer": "4"}, PROMPT)
         verdicts = made[0].judge(asked, ["<think>so</think>4", "<think>hm</think> 4"])
     assert verdicts.scores == [0.7, 0.7]
-    assert verdicts.reasons == {place: "Fine. Score: 3\nScore: 7" for place in (0, 1)}
+    assert verdicts.reasons == {place: "Fine.\nScore: 3\nScore: 7" for place in (0, 1)}
     (request,) = service.requests  # both show the same answer
     assert request["model"] == "m"
-    assert "<response>\n4\n</response>" in request["messages"][0]["content"]
+    assert re.search(r"<response-(\w+)>\n4\n</response-\1>", request["messages"][0]["content"])
     usage = made[0].take_usage()
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (10, 3)
 
@@ -211,12 +289,23 @@ def test_a_mistake_of_ours_is_raised_to_who_asks_and_leaves_nobody_waiting(made:
             made[0].judge(ServiceCall(judge, {}, PROMPT), ["4"])
 
 
-def test_a_service_is_tried_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_is_tried_before_a_run(caplog: pytest.LogCaptureFixture) -> None:
     with serving({"scores": []}) as service:
         check_endpoint(Endpoint("ours", service.url))
         check_endpoint(Endpoint("judge", service.url, "m"))
     assert service.requests == [{"version": 1, "items": []}]
     with pytest.raises(ConfigError, match="endpoint ours: .* cannot be reached"):
         check_endpoint(Endpoint("ours", service.url))
+    for status in (404, 500, 302, 204):
+        with serving(status) as service:
+            if status == 204:
+                check_endpoint(Endpoint("ours", service.url))
+                continue
+            with pytest.raises(ConfigError, match=f"replies with status {status} where 2xx is expected"):
+                check_endpoint(Endpoint("ours", service.url))
+    for status in (429, 503):
+        with serving(status) as service:
+            check_endpoint(Endpoint("ours", service.url))
+        assert f"is busy (status {status})" in caplog.text
     with serving(401) as service, pytest.raises(ConfigError, match="endpoint ours: .* refuses with status 401"):
         check_endpoint(Endpoint("ours", service.url))

@@ -13,6 +13,10 @@ from typing import Any
 HANG_S = 30.0  # or until the service is closed
 
 
+class Compressed(bytes):
+    """A reply that says it is packed twice."""
+
+
 class LocalService:
     """A scoring service on this machine that answers requests with `replies`, one after another.
 
@@ -71,6 +75,8 @@ def serving(*replies: Any) -> Iterator[LocalService]:  # noqa: C901  # long: a c
 
         def send(self, status: int, content: bytes) -> None:
             self.send_response(status)
+            if isinstance(content, Compressed):
+                self.send_header("Content-Encoding", "gzip, gzip")
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)

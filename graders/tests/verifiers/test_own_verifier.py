@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brorl_graders.base.errors import ConfigError, NotAllowedError
+from brorl_graders.base.errors import NotAllowedError
 from brorl_graders.base.names import Names
 from brorl_graders.base.payload import Deadlines
 from brorl_graders.processes.process_pool import ProcessPool
@@ -16,7 +16,6 @@ from brorl_graders.verifiers.registry import (
     Template,
     UserFunction,
     answer_reader,
-    check_params,
     check_payload,
     endpoints_in,
     is_foreign,
@@ -127,13 +126,3 @@ def test_it_may_say_why_and_its_words_reach_who_asked() -> None:
     assert verdicts.reasons[0] == "0.5 away"
     assert "could not convert string to float" in verdicts.reasons[1]
     assert verdicts.reasons[2] == "2 away"
-
-
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [({"tolerence": 1}, "tolerence.*takes tolerance: float = 0.25"), ({"tolerance": "wide"}, "'wide'")],
-)
-def test_a_mistake_is_found_when_the_run_starts(params: dict[str, Any], message: str) -> None:
-    allow_near(**params)
-    with pytest.raises(ConfigError, match=message):
-        check_params()

@@ -14,6 +14,8 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from brorl_graders.base.foreign import SMALL, record_object
+
 from brorl_lab.bases.demonstrations import Demonstrations
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
@@ -54,7 +56,7 @@ def fingerprint(config: BroRLConfig) -> str:
 def is_cached(config: BroRLConfig) -> bool:
     """Return whether the output folder holds a base model made with these settings."""
     record = Path(config.sft.new.output) / RECORD
-    return record.is_file() and json.loads(record.read_text())["fingerprint"] == fingerprint(config)
+    return record.is_file() and record_object(record, SMALL).get("fingerprint") == fingerprint(config)
 
 
 def warm_up(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from brorl_lab.theory.advice import (
     resample_steps,
 )
 from brorl_lab.theory.success_prior import SuccessPrior
-from nemo_brorl.core.console import Console
+from nemo_brorl.core.console import Console, write_error
 from nemo_brorl.core.errors import USER_ERROR, DataError
 from nemo_brorl.generation.placement.costs import PlacementCosts
 from nemo_brorl.training.records import read_metrics
@@ -48,14 +47,14 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), metavar="N")
     options = parser.parse_args(argv)
     if options.samples <= 0 or options.steps < 2 or min(options.sizes) < 2:
-        sys.stderr.write("\nerror: pass --samples above 0, --steps of at least 2, --sizes of at least 2\n")
+        write_error("\nerror: pass --samples above 0, --steps of at least 2, --sizes of at least 2\n")
         return USER_ERROR
     path = options.run / "metrics.jsonl" if options.run.is_dir() else options.run
     try:
         steps = measured_steps(read_metrics(path))[-options.steps :]
         table, words = build_advice(steps, options.sizes, options.samples)
     except (DataError, OSError) as error:
-        sys.stderr.write(f"\nerror: {error}\n")
+        write_error(f"\nerror: {error}\n")
         return USER_ERROR
     console = Console()
     header = ["N", "keep rate", "informative groups", "updates full", "samples", "signal", "seconds", "signal/s"]

@@ -6,22 +6,21 @@ import argparse
 import json
 import math
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from brorl_graders.base.foreign import RecordError
 from omegaconf import OmegaConf
 
 from brorl_lab.renamed_metrics import check_metric_name
 from nemo_brorl.config.same_run import RECORD, leaves, record_leaves
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.config.trackers import with_loggers_beside
-from nemo_brorl.core.console import Console
+from nemo_brorl.core.console import Console, write_out
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.core.recorded_yaml import RecordError
 from nemo_brorl.training.records import read_metrics
 
 Rows = Sequence[Mapping[str, Any]]
@@ -103,7 +102,7 @@ def main(argv: Sequence[str]) -> int:
         compared.append(compared_metric(name, rows_a, rows_b, step))
     known = [row for row in compared if row.a is not None or row.b is not None]
     if options.json:
-        sys.stdout.write(as_json(settings, known, step) + "\n")
+        write_out(as_json(settings, known, step) + "\n")
     else:
         print_comparison(Console(), settings, known, step)
     return 0

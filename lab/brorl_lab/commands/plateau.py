@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from brorl_lab.renamed_metrics import check_metric_name
 from nemo_brorl.config.rollouts import PlateauConfig
-from nemo_brorl.core.console import Console
+from nemo_brorl.core.console import Console, write_error
 from nemo_brorl.core.errors import USER_ERROR, DataError
 from nemo_brorl.rollouts.plateau import PlateauDetector, trend
 from nemo_brorl.training.records import read_metrics
@@ -33,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--min-gain", type=float, default=defaults.min_gain)
     options = parser.parse_args(argv)
     if options.window < 3 or options.patience < 1 or not 0.5 <= options.confidence < 1:
-        sys.stderr.write(
+        write_error(
             "\nerror: pass --window of at least 3, --patience of at least 1, --confidence from 0.5 to below 1\n"
         )
         return USER_ERROR
@@ -43,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
         check_metric_name(options.metric)
         table = plateau_rows(read_metrics(path), config, options.metric)
     except (DataError, OSError) as error:
-        sys.stderr.write(f"\nerror: {error}\n")
+        write_error(f"\nerror: {error}\n")
         return USER_ERROR
     Console().table(["step", options.metric, "slope per validation", "verdict"], table)
     return 0

@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from brorl_graders.base.foreign import SMALL, read_json
+
 from brorl_lab.store_reader import num_left_out, read_step, stored_steps
 from brorl_lab.trusted_functions import check_trusted, typed_texts
 from nemo_brorl.algorithm.packing import plan_step
@@ -190,7 +192,7 @@ def differing_metrics(row: Row, report: UpdateReport) -> list[str]:
     """
     names: list[str] = []
     for name, value in report.metrics.items():
-        written = json.loads(json.dumps(value)) if value == value else None
+        written = read_json(json.dumps(value), most_bytes=SMALL) if value == value else None
         if row.get(name) != written:
             names.append(name)
     return names

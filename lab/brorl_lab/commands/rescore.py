@@ -18,13 +18,15 @@ from typing import Any
 
 import numpy as np
 import yaml
-from brorl_graders import ENVIRONMENT, FULL_MARK_KEY, check_params, check_payload, full_mark, lowest_right, names_in
+from brorl_graders import ENVIRONMENT, FULL_MARK_KEY, check_payload, full_mark, lowest_right, names_in
 from brorl_graders.base.components import is_import_path
 
 from brorl_lab.store_reader import chosen_steps, responses_of, sampled_groups, sampled_prompts
 from nemo_brorl.commands.run import resolve_model
 from nemo_brorl.config.load import load_config, load_run_config
+from nemo_brorl.config.named_code import check_names
 from nemo_brorl.config.rewards import OwnVerifierConfig
+from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig, as_yaml
 from nemo_brorl.core.console import Console, setup_logging
 from nemo_brorl.core.errors import ConfigError, DataError, NotAllowedError
@@ -192,7 +194,7 @@ def main(argv: Sequence[str]) -> int:
         trusted.rewards.verifiers.append(OwnVerifierConfig(options.verifier, dict(payload)))
         payload = {}
     configure(trusted)
-    check_params()
+    check_names(trusted, is_trained=False)
     config = with_sandbox_of(trusted, load_run_config(options.run, options.overrides), options.overrides)
     steps = chosen_steps(options.run, options.steps)
     console = Console()
@@ -222,7 +224,7 @@ def verifier_alone(config: BroRLConfig, verifiers: Sequence[str]) -> Iterator[tu
     prepare_sandbox(config.rewards, verifiers)
     one_machine = replace(config.trainer, num_nodes=1, gpus_per_node=0)
     with contextlib.ExitStack() as stack:
-        with start_limit(config.trainer.start_timeout_s):
+        with start_limit(RunSizes.from_config(config).start_timeout_s):
             stack.enter_context(RayCluster(one_machine))
             pool = VerifierPool(config.rewards, model_folder, verifiers)
             stack.callback(pool.close)

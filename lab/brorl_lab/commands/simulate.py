@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from brorl_lab.theory.simulator import PAPER_SIZES, Measurement, Simulation, ablations, equal_draws, simulate
-from nemo_brorl.core.console import Console
+from nemo_brorl.core.console import Console, write_error
 from nemo_brorl.core.errors import USER_ERROR, ConfigError
 
 SMALL, LARGE = 512, 51200  # rollout sizes compared at equal draws
@@ -47,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
             study_settings(base, ablations(base), options.output)
             study_equal_draws(base, options.output)
     except (ConfigError, ValueError) as error:
-        sys.stderr.write(f"\nerror: {error}\n")
+        write_error(f"\nerror: {error}\n")
         return USER_ERROR
     names = sorted(path.name for path in options.output.iterdir())
     Console().line(f"\nwritten to {options.output}: {', '.join(names)}")

@@ -22,7 +22,7 @@ from scipy.special import stdtrit
 from brorl_lab.theory.scaling import Points, fit_runs, hold_back
 from nemo_brorl.config.load import load_config
 from nemo_brorl.core.clock import SAVED
-from nemo_brorl.core.console import Console
+from nemo_brorl.core.console import Console, write_error
 from nemo_brorl.core.errors import LOST, USER_ERROR, ConfigError
 from nemo_brorl.core.step_time import step_seconds
 from nemo_brorl.training.records import read_metrics
@@ -297,10 +297,10 @@ def main(argv: Sequence[str]) -> int:
         file = read_file(options.file)
         runs = plan_runs(file)
     except ConfigError as error:
-        sys.stderr.write(f"\nerror: {error}\n")
+        write_error(f"\nerror: {error}\n")
         return USER_ERROR
     if options.only is not None and not 1 <= options.only <= len(runs):
-        sys.stderr.write(f"\nerror: --only {options.only}: the sweep has runs 1 to {len(runs)}\n")
+        write_error(f"\nerror: --only {options.only}: the sweep has runs 1 to {len(runs)}\n")
         return USER_ERROR
     console = Console()
     if options.list:

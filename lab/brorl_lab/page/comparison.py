@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
+
+from brorl_graders.base.foreign import LARGE, record_object
 
 from brorl_lab.page.runs import RunView, read_rows
 from brorl_lab.paired_evaluations import share_right
@@ -181,7 +182,7 @@ def _paired(own: Mapping[str, str], other: Mapping[str, str]) -> Part:
 
 def _benchmarks(folder: Path) -> Part:
     try:
-        record = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
+        record = record_object(folder / "evaluation.json", LARGE)
         return dict(record["benchmarks"])
     except (OSError, *MALFORMED):
         return {}

@@ -16,9 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from brorl_graders import accepted_answers, answers_of, full_mark, lowest_right
+from brorl_graders.base.foreign import VAST, open_record
 
 from brorl_lab.page.runs import settings_of
-from brorl_lab.store_reader import sampled_tokens
+from brorl_lab.store_reader import read_payload, read_table, sampled_tokens
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
@@ -239,7 +240,7 @@ def group_details(
         columns[name] = _numbers(table[name])
     columns["mean_log_prob"] = mean_log_probs(table)
     columns["reason"] = _reasons(table)
-    payload = json.loads(group["payload"])
+    payload = read_payload(group["payload"])
     messages: list[Part] = []
     for message in group["messages"]:
         content = shorten(message["content"])
@@ -288,7 +289,7 @@ def response_details(
     group, table = _read(folder, step, row)
     if not 0 <= place < table.num_rows:
         raise DataError(f"group {row} of step {step} has {table.num_rows} rollouts, there is no rollout {place}")
-    return response_part(table, place, tokenizer, group["verifier"], json.loads(group["payload"]))
+    return response_part(table, place, tokenizer, group["verifier"], read_payload(group["payload"]))
 
 
 def shown_places(rewards: Sequence[float], lowest: float, num: int = MAX_SHOWN) -> list[int]:
@@ -313,11 +314,11 @@ def _spread(places: Sequence[int], num: int) -> list[int]:
 def _read(folder: Path, step: int, row: int) -> tuple[Part, pa.Table]:
     files = StoreFiles(folder)
     try:
-        groups = pq.read_table(files.groups(step))
+        groups = read_table(files.groups(step))
         if not 0 <= row < groups.num_rows:
             raise DataError(f"step {step} has {groups.num_rows} groups, there is no group {row}")
         [group] = groups.slice(row, 1).to_pylist()
-        with pq.ParquetFile(files.rollouts(step)) as file:
+        with open_record(files.rollouts(step), VAST) as raw, pq.ParquetFile(raw) as file:
             return group, file.read_row_group(row)
     except (OSError, pa.ArrowException, *MALFORMED) as error:
         raise DataError(f"step {step} of {files.folder} cannot be read: {error}") from error

@@ -13,7 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from brorl_graders import lowest_right
+from brorl_graders.base.foreign import VAST, open_record
 
+from brorl_lab.store_reader import read_table
 from nemo_brorl.algorithm.pass_at_k import share_within
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.files import MALFORMED
@@ -97,9 +99,9 @@ class StoreTables:
 
 def read_columns(files: StoreFiles, step: int) -> Columns:
     """Return a stored step's columns with one value for each group: of the group itself, or summed over rollouts."""
-    with pq.ParquetFile(files.groups(step)) as file:
+    with open_record(files.groups(step), VAST) as raw, pq.ParquetFile(raw) as file:
         groups = file.read(columns=[*GROUP_COLUMNS, "full_mark"])
-    rollouts = pq.read_table(files.rollouts(step), columns=list(ROLLOUT_COLUMNS))
+    rollouts = read_table(files.rollouts(step), ROLLOUT_COLUMNS)
     columns: Columns = {}
     for name in GROUP_COLUMNS:
         columns[name] = groups[name].to_numpy()

@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import html
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
@@ -320,14 +321,25 @@ def _groups_in_order(step: int, columns: Columns) -> list[tuple[int, int]]:
     return order
 
 
+def as_json(part: Part) -> str:
+    """Return a part of the report page's data as JSON, with null for numbers that JSON does not have."""
+    try:
+        return json.dumps(part, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        return json.dumps(_finite(part), separators=(",", ":"))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def compress_part(part: Part) -> str:
     """Return a part of the report page's data as compressed JSON in base64."""
-    text = json.dumps(
-        part,
-        allow_nan=False,
-        separators=(",", ":"),
-    )
-    packed = gzip.compress(text.encode(), mtime=0)
+    packed = gzip.compress(as_json(part).encode(), mtime=0)
     return base64.b64encode(packed).decode()
 
 

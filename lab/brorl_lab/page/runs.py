@@ -5,12 +5,13 @@ The files may be incomplete, because a run is writing them or was killed.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from brorl_graders.base.foreign import LARGE, SMALL, RecordError, record_bytes, record_object
 
 from brorl_lab.metric_registry import find_metric
 from nemo_brorl.config.same_run import RECORD, record_leaves
@@ -19,7 +20,6 @@ from nemo_brorl.config.schema import settings as declared_settings
 from nemo_brorl.core.best_weights import describe, read_best_weights
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.files import MALFORMED
-from nemo_brorl.core.recorded_yaml import RecordError
 from nemo_brorl.training.records import read_metrics
 
 METRICS = "metrics.jsonl"
@@ -223,7 +223,7 @@ def state_of(folder: Path) -> Part:
     heartbeat.
     """
     try:
-        heartbeat = json.loads((folder / "heartbeat.json").read_text(encoding="utf-8"))
+        heartbeat = record_object(folder / "heartbeat.json", SMALL)
         age_s = time.time() - heartbeat["written_at"]
         state = heartbeat["state"]
         if state != "ended" and age_s > SILENT_S:
@@ -272,7 +272,7 @@ def settings_table(runs: Sequence[RunView]) -> Part:
 def _evaluation(folder: Path) -> Part | None:
     """Return the scores of the latest `brorl evaluate` in a run folder, with their intervals, or None without one."""
     try:
-        found = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
+        found = record_object(folder / "evaluation.json", LARGE)
         return {
             "model": found["model"],
             "confidence": found["confidence"],
@@ -294,6 +294,6 @@ def _json_lines(path: Path) -> list[Part]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
+        return record_bytes(path, SMALL).decode("utf-8", errors="replace").strip()
+    except (OSError, RecordError):
         return "unknown"

@@ -8,7 +8,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 import hmac
-import json
+import logging
+import re
+import sys
 import threading
 from collections.abc import Sequence
 from functools import cached_property
@@ -21,13 +23,14 @@ from urllib.parse import parse_qs, urlsplit
 from brorl_lab.page import details
 from brorl_lab.page.comparison import compare_runs
 from brorl_lab.page.groups import StoreTables, group_table, success_rates
-from brorl_lab.page.page import render_page, timeline, timelines
+from brorl_lab.page.page import as_json, render_page, timeline, timelines
 from brorl_lab.page.runs import RunView, overview, settings_table
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.training.store.files import StoreFiles
 
+NUMBER = re.compile(r"[0-9]{1,9}")
 HOST = "127.0.0.1"
 NAMES = ("127.0.0.1", "localhost")  # hosts that a browser may name: another one is a foreign page
 DATA = "/data/"
@@ -87,7 +90,7 @@ class Pages:
         kind, *rest = name.split("/")
         numbers: list[int] = []
         for text in rest:
-            if not text.isdigit():
+            if not NUMBER.fullmatch(text):
                 return None
             numbers.append(int(text))
         with self._lock:
@@ -166,9 +169,17 @@ def make_server(pages: Pages, token: str, port: int) -> ThreadingHTTPServer:
     Handler.pages = pages
     Handler.token = token
     Handler.html = text
-    server = ThreadingHTTPServer((HOST, port), Handler)
-    server.daemon_threads = True
+    server = _Server((HOST, port), Handler)
     return server
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log an error of one request, and no traceback: anybody on this machine may cause one."""
+        is_shown = log.isEnabledFor(logging.DEBUG)
+        log.warning("a request to the page failed: %s", sys.exc_info()[1], exc_info=is_shown)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -180,7 +191,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer an HTTP request with the report page, or with data as JSON."""
-        address = urlsplit(self.path)
+        try:
+            address = urlsplit(self.path)
+        except ValueError:
+            self._answer(HTTPStatus.BAD_REQUEST, "this is no address")
+            return
         if not self._may_ask(address.query):
             self._answer(HTTPStatus.FORBIDDEN, "open the address that `brorl watch` has printed")
         elif address.path == "/":
@@ -206,8 +221,7 @@ class _Handler(BaseHTTPRequestHandler):
         if part is None:
             self._answer(HTTPStatus.NOT_FOUND, "nothing is here")
             return
-        text = json.dumps(part, allow_nan=False)
-        self._answer(HTTPStatus.OK, text, "application/json")
+        self._answer(HTTPStatus.OK, as_json(part), "application/json")
 
     def _answer(
         self,
@@ -230,4 +244,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *values: Any) -> None:
         """Log an HTTP request without its query, which holds the access token."""
-        log.debug("%s %s", self.command, urlsplit(self.path).path)
+        # A request that cannot be read has no path.
+        path, _, _ = getattr(self, "path", "").partition("?")
+        log.debug("%s %s", self.command, path)

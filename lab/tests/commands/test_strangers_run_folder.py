@@ -4,19 +4,31 @@ called, asked or looked up."""
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from brorl_graders.base.foreign import VAST
 from brorl_lab.commands import diff
+from brorl_lab.page import comparison
 from brorl_lab.page import runs as page
+from brorl_lab.page.page import as_json
+from brorl_lab.paired_evaluations import read_evaluation
+from brorl_lab.store_reader import read_step
+from brorl_lab.trace_reader import read_spans
 from brorl_launcher import runs
-from brorl_launcher.run_state import max_steps
+from brorl_launcher.run_state import last_rows, max_steps, read_heartbeat
+from brorl_launcher.status import last_line
 
 from nemo_brorl.config.load import load_run_config
 from nemo_brorl.config.same_run import check_same_run, recorded_settings, with_sizes_of_run
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.errors import CheckpointError, ConfigError, DataError
+from nemo_brorl.core.errors import BroRLError, CheckpointError, ConfigError, DataError
+from nemo_brorl.core.file_sums import read_sums
+from nemo_brorl.training.carriers import load_carriers
+from nemo_brorl.training.records import read_metrics
+from nemo_brorl.training.trace_files import file_name
 
 SECRET = "value-of-the-variable"
 HOSTILE = {
@@ -37,6 +49,74 @@ def given(folder: Path) -> BroRLConfig:
     config = BroRLConfig()
     config.exp_manager.explicit_log_dir = str(folder)
     return config
+
+
+def link(path: Path, target: str) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to(target)
+
+
+def pipe(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+NO_FILES: dict[str, Callable[[Path], None]] = {
+    "a pipe": pipe,
+    "a link to a device": lambda path: link(path, "/dev/zero"),
+    "a link to a private file": lambda path: link(path, "../private"),
+    "terabytes of nothing": lambda path: os.truncate(path, VAST + 1),
+}
+READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "status": ("heartbeat.json", read_heartbeat),
+    "last rows": ("metrics.jsonl", lambda folder: last_rows(folder / "metrics.jsonl")),
+    "rows": ("metrics.jsonl", lambda folder: read_metrics(folder / "metrics.jsonl")),
+    "state": ("heartbeat.json", page.state_of),
+    "page": ("evaluation.json", lambda folder: page.overview(page.open_runs([folder]))),
+    "revision": ("revision.txt", lambda folder: page.settings_table(page.open_runs([folder]))),
+    "comparison": ("evaluation.json", lambda folder: comparison.compare_runs(page.open_runs([folder, folder]))),
+    "evaluation": ("evaluation.json", lambda folder: read_evaluation(folder / "evaluation.json")),
+    "jobs": ("launch/jobs.jsonl", max_steps),
+    "settings": ("config.yaml", diff.read_settings),
+    "checksums": ("checksums.json", read_sums),
+    "groups": ("groups.npz", lambda folder: load_carriers(folder / "groups.npz")),
+    "timeline": (f"timeline/{file_name(1)}", lambda folder: read_spans(folder, 1)),
+    "store": ("store/groups/step_000001.parquet", lambda folder: read_step(folder, 1)),
+    "log": ("train.log", lambda folder: last_line(folder / "train.log")),
+}
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+@pytest.mark.parametrize("name", READERS)
+def test_what_is_no_file_of_a_run_is_refused_or_left_out_at_once(name: str, kind: str, tmp_path: Path) -> None:
+    """A pipe made each wait for ever, and a device took all memory."""
+    (tmp_path / "private").write_text('{"step": 1, "state": "s3cr3t"}\n')
+    folder = tmp_path / "run"
+    folder.mkdir()
+    put(folder, "data: {}\n")
+    file, read = READERS[name]
+    path = folder / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    NO_FILES[kind](path)
+    if name in ("last rows", "log") and kind == "terabytes of nothing":
+        kind = "a pipe"
+        path.unlink()
+        pipe(path)
+    try:
+        found = read(folder)
+    except BroRLError as error:
+        assert str(path) in str(error)
+        return
+    assert "s3cr3t" not in str(found)
+
+
+@pytest.mark.parametrize("number", ["1e999", "NaN", "-1e999"])
+def test_numbers_that_json_does_not_have_are_null_on_the_page(number: str, tmp_path: Path) -> None:
+    put(tmp_path, "data: {}\n")
+    (tmp_path / "metrics.jsonl").write_text(f'{{"step": 1, "reward/mean": {number}}}\n')
+    text = as_json(page.overview(page.open_runs([tmp_path])))
+    assert json.loads(text)["runs"][0]["metrics"] == {"reward/mean": [None]}
 
 
 REFUSING: dict[str, tuple[type[Exception], Callable[[Path], object]]] = {

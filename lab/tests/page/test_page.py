@@ -8,12 +8,14 @@ import hashlib
 import http.client
 import json
 import re
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from brorl_lab.page.page import MIB, render_report
@@ -172,6 +174,44 @@ def test_parts_are_those_of_the_report_and_every_response(port: int, run: Path) 
     for name in ("settings", "comparison", "rates/0", "groups/0", "group/0/2/0"):
         assert part(name) == written[name]
     assert part("response/0/2/0/3")["pieces"]
+
+
+@pytest.mark.parametrize(
+    "request_line",
+    [
+        b"GET",
+        b"\x16\x03\x01",
+        b"GET /" + b"a" * 70_000 + b" HTTP/1.1",
+        b"GET http://[x/ HTTP/1.1",
+        b"GET /\xff HTTP/1.1",
+    ],
+)
+def test_a_request_that_cannot_be_read_prints_no_traceback(
+    port: int, request_line: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(request_line + b"\r\n\r\n")
+        while connection.recv(65536):
+            continue
+    assert ask(port, f"/?token={TOKEN}")[0] == 200
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_an_error_of_one_request_is_one_line_of_the_log(
+    run: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with make_server(Pages(open_runs([run])), TOKEN, 0) as server:
+        try:
+            raise ConnectionResetError("reset by a stranger")
+        except ConnectionResetError:
+            server.handle_error(None, ("127.0.0.1", 1))
+    assert capsys.readouterr().err == ""
+    assert caplog.messages == ["a request to the page failed: reset by a stranger"]
+
+
+@pytest.mark.parametrize("name", ["timeline/0/²", "group/0/" + "9" * 5000 + "/1", "timeline/0/٣"])
+def test_numbers_that_are_none_are_not_found(port: int, name: str) -> None:
+    assert ask(port, f"/data/{quote(name)}?token={TOKEN}")[0] == 404
 
 
 @pytest.mark.parametrize("name", ["rates/1", "group/0/2", "../config.yaml", "group/0/2/-1"])

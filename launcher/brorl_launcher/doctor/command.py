@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,7 +35,7 @@ from brorl_launcher.doctor.report import (
 )
 from nemo_brorl.config.load import CommandLine, load_config, parse_command_line
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.console import Console
+from nemo_brorl.core.console import Console, write_error
 from nemo_brorl.core.errors import BroRLError, ConfigError
 from nemo_brorl.scoring.grader_settings import configure
 
@@ -58,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
             this = rank_in_job(os.environ, options.address)
         verdict = examine(line, options, this)
     except BroRLError as error:
-        sys.stderr.write(f"error: {error}\n")
+        write_error(f"error: {error}\n")
         if options.job and options.report:  # the first node reads from it why this node did not come
             check = Check("settings", FAIL, str(error))
             report = NodeReport(own_name(os.environ), [check])
@@ -91,9 +90,12 @@ def examine_node(
     checks += machine.check_disks(config, shape)
     checks.append(machine.check_private())
     checks += machine.check_limits(config)
+    if config.trainer.num_nodes > 1 and config.trainer.num_gpus > 0:
+        checks += machine.check_infiniband()
     if ports:
         checks.append(machine.check_ports(ports))
     checks.append(model)
+    checks += data_files.check_own_code(config)
     checks += data_files.check_data(config)
     checks += data_files.check_constants(config)
     checks += sandbox.check_sandbox(config)

@@ -16,9 +16,10 @@ from omegaconf import OmegaConf
 from brorl_launcher.doctor.probe import answer_probe, run_probe
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check
 from nemo_brorl.config.data import SourceConfig
+from nemo_brorl.config.named_code import check_names, named_code
 from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.errors import BroRLError, DataError
+from nemo_brorl.core.errors import BroRLError, ConfigError, DataError
 from nemo_brorl.prompts.file_source import formats_of
 from nemo_brorl.prompts.file_tables import first_rows
 from nemo_brorl.prompts.questions import BadRow
@@ -30,6 +31,7 @@ CONSTANTS_DEADLINE_S = 120.0
 MAX_NAMED = 4
 FIRST_ROWS = 20
 CONSTANTS = "constant answers"
+OWN_CODE = "named code"
 CONSTANTS_ADVICE = "leave the task out, or choose another verifier: a policy learns to say just that"
 
 
@@ -49,6 +51,18 @@ def check_data(config: BroRLConfig) -> Iterator[Check]:
             yield Check(name, FAIL, found.data["fault"])
         else:
             yield Check(name, OK, found.data["found"])
+
+
+def check_own_code(config: BroRLConfig) -> Iterator[Check]:
+    """Check the functions and classes that settings name by import path. Yields nothing where they name none."""
+    names = [named.name for named in named_code(config, is_trained=True)]
+    try:
+        check_names(config)
+    except ConfigError as error:
+        yield Check(OWN_CODE, FAIL, str(error))
+        return
+    if names:
+        yield Check(OWN_CODE, OK, ", ".join(names))
 
 
 def plain_source(source: SourceConfig) -> SourceConfig:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import platform
 import resource
@@ -10,7 +11,7 @@ import shutil
 import socket
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from brorl_graders.base.private_folder import private_folder, scratch_home, scratch_root
@@ -26,7 +27,7 @@ from nemo_brorl.core.machine import GIB, available_gib, this_machine
 from nemo_brorl.core.model_shape import ModelShape, num_parameters
 from nemo_brorl.core.private_folder import kernel_caches
 
-PYTHONS = ((3, 11), (3, 12))
+PYTHONS = ((3, 11), (3, 12), (3, 13))
 CHECKPOINT_BYTES = 18  # bytes a parameter: weights, fp32 master weights, two moments, the reference
 EXPORT_BYTES = 4  # bytes a parameter in a Hugging Face folder
 TMP_GIB = 2.0  # size of Ray's session: logs, sockets
@@ -36,6 +37,7 @@ TOKEN_BYTES = 8  # token id and log-prob
 FILES_AT_LEAST, FILES_PER_PROCESS = 4096, 16  # Ray's head holds connections to the whole run
 THREADS_PER_PROCESS = 128  # threads of an actor with torch, Ray and their pools
 HANG_S = 20.0
+INFINIBAND = Path("/sys/class/infiniband")  # one entry a card
 
 
 def check_python() -> Check:
@@ -43,7 +45,7 @@ def check_python() -> Check:
     found = f"{platform.python_version()}, {platform.system()} {platform.machine()}"
     if sys.version_info[:2] in PYTHONS:
         return Check("python", OK, found)
-    return Check("python", FAIL, found, "use Python 3.11 or 3.12: scripts/install.sh makes an environment")
+    return Check("python", FAIL, found, "use Python 3.11 to 3.13: scripts/install.sh makes an environment")
 
 
 def check_compiler() -> Check:
@@ -167,13 +169,24 @@ def check_limits(config: BroRLConfig) -> Iterator[Check]:
     advice = f"raise it to {wanted} or more (ulimit -u, TasksMax, pids.max of the container)"
     yield _limit("processes", least, wanted // 4, wanted, advice)
     locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    has_infiniband = Path("/sys/class/infiniband").is_dir()
-    if config.trainer.num_nodes > 1 and has_infiniband:
+    if config.trainer.num_nodes > 1 and INFINIBAND.is_dir():
         if locked == resource.RLIM_INFINITY:
             yield Check("locked memory", OK, "unlimited")
             return
         advice = "write `ulimit -l unlimited`, PropagateResourceLimitsExcept=MEMLOCK in slurm.conf"
         yield Check("locked memory", WARN, f"{locked >> 10} KiB", f"InfiniBand pins memory: {advice}")
+
+
+def check_infiniband(folder: Path = INFINIBAND, load: Callable[[str], object] = ctypes.CDLL) -> Iterator[Check]:
+    """Check that the library by which NCCL uses this node's InfiniBand cards loads, if there are cards."""
+    cards = sorted(os.listdir(folder)) if folder.is_dir() else []
+    try:
+        if cards:
+            load("libibverbs.so.1")
+            yield Check("infiniband", OK, ", ".join(cards))
+    except OSError as error:
+        advice = "NCCL would talk TCP between nodes, without an error: install libibverbs1 and ibverbs-providers"
+        yield Check("infiniband", WARN, f"{', '.join(cards)}, but {error}", advice)
 
 
 def check_memory(config: BroRLConfig, shape: ModelShape | None) -> Check:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+
+from brorl_graders.base.foreign import VAST, open_record, read_json
 
 from brorl_launcher.doctor.probe import call_within
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check
 from nemo_brorl.config.model_rules import misfits
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.errors import BroRLError
+from nemo_brorl.core.errors import BroRLError, ModelError
 from nemo_brorl.core.machine import GIB
-from nemo_brorl.core.model_folder import local_model
+from nemo_brorl.core.model_folder import local_model, model_object
 from nemo_brorl.core.model_shape import ModelShape, hf_shapes, read_model_shape
 
 MODEL_DEADLINE_S = 60.0
@@ -92,10 +93,9 @@ def folder_faults(folder: Path, shape: ModelShape) -> Iterator[str]:
     shards = sorted(folder.glob("*.safetensors"))
     if index.is_file():
         try:
-            text = index.read_text(encoding="utf-8")
-            weight_map = json.loads(text)["weight_map"]
-            named = set(weight_map.values())
-        except (OSError, ValueError, KeyError, AttributeError) as error:
+            weight_map = model_object(index)["weight_map"]
+            named = {str(file) for file in weight_map.values()}
+        except (ModelError, KeyError, AttributeError, TypeError) as error:
             yield f"{index.name} cannot be read ({error})"
             return
         there = {path.name for path in shards}
@@ -123,18 +123,21 @@ def read_shard(path: Path) -> tuple[set[str], str]:
     Only the header is read. It is compared with the file's length.
     """
     try:
-        with path.open("rb") as file:
+        with open_record(path, VAST) as file:
             length = int.from_bytes(file.read(8), "little")
             header = None
             if length <= MAX_HEADER:
-                header = json.loads(file.read(length))
-        size = path.stat().st_size
+                header = read_json(file.read(length), most_bytes=MAX_HEADER)
+            size = os.fstat(file.fileno()).st_size
     except (OSError, ValueError) as error:
         return set(), f"cannot be read ({error})"
     if not isinstance(header, dict):
         return set(), "is no safetensors file"
     header.pop("__metadata__", None)
-    ends = [tensor["data_offsets"][1] for tensor in header.values()]
+    try:
+        ends = [int(tensor["data_offsets"][1]) for tensor in header.values()]
+    except (LookupError, TypeError, ValueError):
+        return set(), "is no safetensors file"
     whole = 8 + length + max(ends, default=0)
     if size != whole:
         return set(header), f"has {size:,} bytes and its header speaks of {whole:,}: it was cut short"

@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from brorl_graders.base.foreign import LARGE, read_json
+
 MAX_REASON = 300  # characters of a failed probe's last line
 
 Question = Callable[[dict[str, Any]], dict[str, Any]]  # function from arguments to a result, both JSON objects
@@ -95,7 +97,7 @@ def answer_probe(probes: Mapping[str, Question]) -> None:
     This is the main function of the process in which a check runs, and ends this process.
     """
     name, arguments = sys.argv[1:]
-    data = probes[name](json.loads(arguments))
+    data = probes[name](read_json(arguments, most_bytes=LARGE))
     sys.stdout.write("\n" + json.dumps(data) + "\n")
     sys.stdout.flush()
     os._exit(0)  # skip exit handlers of libraries, which may hang
@@ -121,7 +123,7 @@ def call_within(seconds: float, question: Callable[[], Any], late: Any) -> Any:
 def _read(output: str, errors: str, code: int) -> ProbeResult:
     lines = output.strip().splitlines() or [""]
     try:
-        data = json.loads(lines[-1])
+        data = read_json(lines[-1], most_bytes=LARGE)
     except ValueError:
         data = None
     if code == 0 and isinstance(data, dict):

@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from brorl_graders.base.foreign import LARGE, read_json
+
 from brorl_launcher.doctor.probe import answer_probe, run_probe
 from brorl_launcher.job.ray_ports import own_address
 from nemo_brorl.core.errors import ConfigError, ResourceError
@@ -210,7 +212,7 @@ class Rendezvous:
         self.present = [rank for rank in self.present if rank not in late]
         everything = {}
         for rank in self.present:
-            everything[rank] = json.loads(store.get(f"{turn}/{rank}"))
+            everything[rank] = read_json(store.get(f"{turn}/{rank}"), most_bytes=LARGE)
         store.set(f"{turn}/all", json.dumps(everything))
         return everything
 
@@ -319,7 +321,7 @@ def _receive(store: TCPStore, key: str, seconds: float) -> Any:
     Raises RuntimeError when the value does not come in time or the store is lost.
     """
     store.wait([key], timedelta(seconds=seconds))
-    return json.loads(store.get(key))
+    return read_json(store.get(key), most_bytes=LARGE)
 
 
 def _first_line(error: RuntimeError) -> str:

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from brorl_graders.base.foreign import SMALL, record_object
+
 from nemo_brorl.core.files import write_atomically
 
 OK, WARN, FAIL = "ok", "warn", "fail"
@@ -76,8 +78,7 @@ class NodeReport:
             age_s = time.time() - path.stat().st_mtime
             if age_s >= max_age_s:
                 return None
-            data = json.loads(path.read_text(encoding="utf-8"))
-            return cls.from_json(data)
+            return cls.from_json(record_object(path, SMALL))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from brorl_launcher.doctor.probe import answer_probe, run_probe
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check
-from brorl_launcher.packages import package_folders
+from brorl_launcher.packages import code_root, package_folders
 from nemo_brorl.config.schema import BroRLConfig
 
 SAME_EVERYWHERE = (
@@ -178,7 +178,7 @@ def version_facts() -> dict[str, str]:
     for name in SAME_EVERYWHERE:
         if name in installed:
             found[name] = installed[name]
-    found["code"] = code_digest(package_folders())
+    found["code"] = code_digest(package_folders(code_root()))
     return found
 
 

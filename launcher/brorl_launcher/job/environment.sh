@@ -14,9 +14,15 @@ RAY_AUTH_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')
 export RAY_AUTH_TOKEN            # a new token for every job
 export RAY_USAGE_STATS_ENABLED=0 # compute nodes have no internet access, and waiting for it costs seconds
 export RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S=0 # `ray start --block` would drain for 30 s at the end: as long as Slurm waits before it kills
-export RAY_health_check_period_ms=2000         # a node that lost its power is noticed within about 15 s, not 40:
-export RAY_health_check_timeout_ms=4000        # 64 GPUs wait for it
-export RAY_health_check_failure_threshold=3
+# A node that lost its power is noticed after some 75 s (five checks that get no answer). A busy one, silent for less than a minute, is kept:
+# losing it would end the try of the whole job.
+export RAY_health_check_period_ms="${RAY_health_check_period_ms:-5000}"
+export RAY_health_check_timeout_ms="${RAY_health_check_timeout_ms:-10000}"
+export RAY_health_check_failure_threshold="${RAY_health_check_failure_threshold:-5}"
+# Hundreds of processes start at once and import from one file system. Ray ends those that register too late, by default after 60 s.
+export RAY_worker_register_timeout_seconds="${RAY_worker_register_timeout_seconds:-180}"
+export RAY_num_workers_soft_limit="${RAY_num_workers_soft_limit:-16}"     # idle processes that Ray keeps, not one for each core
+export RAY_prestart_worker_first_driver="${RAY_prestart_worker_first_driver:-0}" # 1: the head starts one for each slot before it answers
 
 # --- NCCL
 export NCCL_DEBUG="${NCCL_DEBUG:-WARN}"        # names the failed link; silent otherwise
@@ -35,6 +41,7 @@ export VLLM_NO_USAGE_STATS=1     # compute nodes have no internet access
 # Compiled kernels are cached on the node's own disk: 64 processes that write one folder of a shared home corrupt each other's files.
 # launcher/brorl_launcher/job/ray_node.py sets the folder, after checking on its node that no other user can have put code there (BRORL_CACHE).
 unset TRITON_CACHE_DIR TORCHINDUCTOR_CACHE_DIR VLLM_CACHE_ROOT
+export TORCHINDUCTOR_COMPILE_THREADS="${TORCHINDUCTOR_COMPILE_THREADS:-4}" # of each process; by default up to 32, and a node has 16 processes
 export TOKENIZERS_PARALLELISM=false # tokenizers fork into threads in every worker, and warn about it
 
 # --- Slurm

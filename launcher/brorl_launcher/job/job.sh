@@ -24,6 +24,7 @@
 #   BRORL_PORT_BASE       first of 1,000 ports for Ray, the same on all nodes                                    [20000]
 #   BRORL_INTERFACE       network interface for NCCL's and Gloo's sockets, where the default one is wrong        [none]
 #   BRORL_OBJECT_STORE_GB memory of Ray's object store on each node, in GB                                       [Ray's: 30 % of it]
+#   BRORL_RAY_SLOTS       CPU slots of Ray on each node; a verifier takes a tenth of one             [32, and 2 a GPU]
 #   BRORL_CACHE           folder for compiled kernels on each node, of mode 0700                           [TMPDIR/brorl-UID/cache]
 #   BRORL_ENVIRONMENT     a file of the site's own, sourced after launcher/brorl_launcher/job/environment.sh                    [none]
 #

@@ -8,10 +8,10 @@ check_given() {
   BRORL_DRIVER=${BRORL_DRIVER:-} BRORL_SPARES=${BRORL_SPARES:-0} BRORL_SKIP_DOCTOR=${BRORL_SKIP_DOCTOR:-0}
   BRORL_MAX_RESTARTS=${BRORL_MAX_RESTARTS:-3} BRORL_MAX_EXCLUDED=${BRORL_MAX_EXCLUDED:-2}
   BRORL_SETTINGS_S=${BRORL_SETTINGS_S:-1800} BRORL_DOCTOR_S=${BRORL_DOCTOR_S:-1800} BRORL_READY_S=${BRORL_READY_S:-600}
-  BRORL_PORT_BASE=${BRORL_PORT_BASE:-20000} BRORL_OBJECT_STORE_GB=${BRORL_OBJECT_STORE_GB:-0}
+  BRORL_PORT_BASE=${BRORL_PORT_BASE:-20000} BRORL_OBJECT_STORE_GB=${BRORL_OBJECT_STORE_GB:-0} BRORL_RAY_SLOTS=${BRORL_RAY_SLOTS:-0}
   export BRORL_GRACE_S=${BRORL_GRACE_S:-120}
   local name
-  for name in BRORL_SPARES BRORL_MAX_{RESTARTS,EXCLUDED} BRORL_{SETTINGS,DOCTOR,READY,GRACE}_S BRORL_PORT_BASE; do
+  for name in BRORL_SPARES BRORL_MAX_{RESTARTS,EXCLUDED} BRORL_{SETTINGS,DOCTOR,READY,GRACE}_S BRORL_PORT_BASE BRORL_RAY_SLOTS; do
     [[ ${!name} =~ ^[0-9]+$ ]] || { say "$name=${!name} is not a whole number"; exit 2; }
   done
   [[ -n $BRORL_CONFIG ]] || { say "BRORL_CONFIG is not set: write the name of a YAML of conf/, or a path"; exit 2; }
@@ -162,7 +162,7 @@ leave_out_unreached() {
 bring_up_ray() {
   local workers=("${nodes[@]:1}")
   local ray=("$BRORL_PYTHON" -m brorl_launcher.job.ray_node --gpus "$gpus_per_node" --ports "$BRORL_PORT_BASE" --logs "$logs"
-    --object-store-gb "$BRORL_OBJECT_STORE_GB" --interface "${BRORL_INTERFACE:-}")
+    --object-store-gb "$BRORL_OBJECT_STORE_GB" --slots "$BRORL_RAY_SLOTS" --interface "${BRORL_INTERFACE:-}")
   within "$BRORL_READY_S" "Ray on ${#nodes[@]} nodes"
   start head on "${nodes[0]}" head --wait=0 --kill-on-bad-exit=0 "${container_make[@]}" "${ray[@]}" --peer "${workers[0]:-}"
   await up head || return 1

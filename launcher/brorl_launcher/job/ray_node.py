@@ -34,6 +34,8 @@ from brorl_launcher.job.ray_ports import (
     interface_address,
     own_address,
 )
+from nemo_brorl.config.run_sizes import CPUS_PER_GPU
+from nemo_brorl.core.console import write_error, write_out
 from nemo_brorl.core.errors import USER_ERROR, ResourceError
 from nemo_brorl.core.private_folder import kernel_caches
 from nemo_brorl.core.processes import children_but, end_processes
@@ -47,6 +49,7 @@ TAIL = 15  # log lines shown
 # is too short. The second one appears on a node whose head was too slow.
 TOO_SLOW = (b"timed out during startup", b"No node info found for head node")
 START_TRIES = 4
+SMALL_ACTOR_SLOTS = 32
 # <sys/prctl.h>: orphans below this process become its children, so that all of them can be ended
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -65,6 +68,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--interface", default="", help="network interface whose address is taken instead")
     parser.add_argument("--ports", type=int, default=20000, help=f"first of {NUM_PORTS} ports")
     parser.add_argument("--object-store-gb", type=float, default=0.0, help="0: Ray's default")
+    parser.add_argument("--slots", type=int, default=0, help="Ray's CPU slots; 0: by the number of GPUs")
     parser.add_argument("--logs", type=Path, default=Path())
     options = parser.parse_args(argv)
     try:
@@ -131,13 +135,20 @@ def ray_command(
         f"--node-ip-address={address}",
     ]
     command += [f"--temp-dir={folder}", f"--num-gpus={options.gpus}", *ports.options()]
-    if "SLURM_CPUS_ON_NODE" in os.environ:
-        command.append(f"--num-cpus={os.environ['SLURM_CPUS_ON_NODE']}")
+    command.append(f"--num-cpus={options.slots or cpu_slots(options.gpus)}")
     if options.object_store_gb:
         command.append(f"--object-store-memory={int(options.object_store_gb * 1e9)}")
     if options.join is None:
-        return [*command, "--head", "--include-dashboard=false", *ports.head_options()]
+        return [*command, "--head", "--include-dashboard=false", "--no-monitor", *ports.head_options()]
     return [*command, f"--address={options.join}"]
+
+
+def cpu_slots(num_gpus: int) -> int:
+    """Return the number of Ray's CPU slots on a node: those of the bundles of its GPUs, and 32 more.
+
+    A slot is room for actors, not a core. A verifier, and on CPU a rank or an engine, takes a tenth of a slot.
+    """
+    return CPUS_PER_GPU * num_gpus + SMALL_ACTOR_SLOTS
 
 
 class RayNode:
@@ -190,8 +201,7 @@ class RayNode:
             is_slow = any(text in said for text in TOO_SLOW)
             if not is_slow or number == START_TRIES:
                 break
-            sys.stderr.write(f"{self.name}: Ray did not start within its own 30 s (try {number} of {START_TRIES})\n")
-            sys.stderr.flush()
+            write_error(f"{self.name}: Ray did not start within its own 30 s (try {number} of {START_TRIES})\n")
             self._clear()
         send_event(f"dead {self.name} Ray ended by itself with exit code {code}")
         self._show_logs()
@@ -252,11 +262,10 @@ class RayNode:
             kept / "gcs_server.out",
         ):
             if path.is_file() and (lines := path.read_text(errors="replace").splitlines()):
-                sys.stderr.write(
+                write_error(
                     f"{self.name}: last lines of {path}:\n"
                     + "".join(f"{self.name}:   {line}\n" for line in lines[-TAIL:])
                 )
-        sys.stderr.flush()
 
 
 def node_name() -> str:
@@ -266,8 +275,7 @@ def node_name() -> str:
 
 def send_event(event: str) -> None:
     """Print an event to standard output, which is the Slurm job's queue of events."""
-    sys.stdout.write(event + "\n")
-    sys.stdout.flush()
+    write_out(event + "\n")
 
 
 def report_start_failure(reason: str) -> int:

@@ -23,6 +23,7 @@ from typing import Any
 import ray
 
 from brorl_launcher.job.ray_ports import RayPorts
+from nemo_brorl.core.console import write_error
 
 LOOK_S = 0.25  # seconds between looks while nodes join
 WATCH_S = 1.0  # seconds between looks later: Ray itself notices a loss within seconds
@@ -59,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
         wait_for_nodes(options.nodes)
     wrong = cluster_fault(ray.nodes(), len(options.nodes), options.gpus)
     if wrong:
-        sys.stderr.write(wrong + "\n")
+        write_error(wrong + "\n")
         return WRONG
     events.write(f"ready watch {len(options.nodes)} nodes\n")
     events.write(watch() + "\n")
@@ -73,7 +74,7 @@ def connect(address: str) -> None:
             ray.init(address=address, log_to_driver=False, logging_level="ERROR", namespace="brorl_watch")
             return
         except (ConnectionError, RuntimeError, ValueError) as error:
-            sys.stderr.write(f"Ray's head is not up yet: {error}\n")
+            write_error(f"Ray's head is not up yet: {error}\n")
             time.sleep(LOOK_S)
 
 
@@ -86,7 +87,7 @@ def wait_for_nodes(names: Sequence[str]) -> None:
             return
         if time.monotonic() - said_at > SAY_S:
             said_at = time.monotonic()
-            sys.stderr.write(
+            write_error(
                 f"{len(names) - len(missing)} of {len(names)} nodes have joined Ray; missing: {', '.join(missing)}\n"
             )
         time.sleep(LOOK_S)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from nemo_brorl.config.load import load_config, parse_command_line
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.console import write_error
 from nemo_brorl.core.errors import USER_ERROR, BroRLError
 
 
@@ -29,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         config = load_config(*parse_command_line(argv[split + 1 :]))
     except BroRLError as error:
-        sys.stderr.write(f"\nerror: {error}\n")
+        write_error(f"\nerror: {error}\n")
         return USER_ERROR
     options.output.write_text(as_shell(config))
     return 0

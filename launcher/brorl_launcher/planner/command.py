@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,8 +14,9 @@ from brorl_launcher.planner.proposals import fewest_nodes, propose_layouts, reme
 from brorl_launcher.planner.tables import print_plan, print_proposals
 from brorl_launcher.planner.workload import Lengths
 from nemo_brorl.config.load import DEFAULT_CONFIG, load_config
+from nemo_brorl.config.named_code import check_names
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.console import Console
+from nemo_brorl.core.console import Console, write_error
 from nemo_brorl.core.errors import USER_ERROR, ConfigError
 
 GPU_OPTIONS = (
@@ -126,6 +126,7 @@ def main(argv: Sequence[str]) -> int:
     """
     options = parse(argv)
     config = read_config(options)
+    check_names(config)
     if config.trainer.num_gpus == 0:
         return plan_on_cpu(config, options)
     return plan_on_gpus(config, options)
@@ -148,7 +149,7 @@ def plan_on_cpu(config: BroRLConfig, options: argparse.Namespace) -> int:
         write_cpu_plan(plan, options.json)
     if plan.fits:
         return 0
-    sys.stderr.write(f"\nerror: does not fit: {plan.refusal}\n")
+    write_error(f"\nerror: does not fit: {plan.refusal}\n")
     return USER_ERROR
 
 
@@ -168,7 +169,7 @@ def plan_on_gpus(config: BroRLConfig, options: argparse.Namespace) -> int:
     if plan.fits:
         print_proposals(f"{layouts}, fastest first", better)
         return 0
-    sys.stderr.write(f"\nerror: does not fit: {plan.refusal}\n")
+    write_error(f"\nerror: does not fit: {plan.refusal}\n")
     print_proposals("what would fit, each alone", helpful)
     print_proposals(f"{layouts} that fit, fastest first", better)
     if not helpful and not better:

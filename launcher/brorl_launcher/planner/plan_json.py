@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from brorl_launcher.planner.evidence import never_run, paper_step_s
 from brorl_launcher.planner.plan import Plan
 from brorl_launcher.planner.proposals import Proposal
 
@@ -40,6 +41,8 @@ def plan_as_json(plan: Plan) -> dict[str, Any]:
         "step_s": _finite(plan.time.seconds),
         "tokens_per_s": plan.time.tokens / plan.time.seconds,
         "gpu_hours": _finite(plan.gpu_hours),
+        "paper_step_s": paper_step_s(plan),
+        "never_run_on_gpus": never_run(plan),
     }
 
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from brorl_launcher.planner.hardware import Hardware
-from brorl_launcher.planner.memory_plan import EnginePlan
+from brorl_launcher.planner.memory_plan import EnginePlan, engine_plan
 from brorl_launcher.planner.model_cost import active_parameters, forward_flops, key_value_bytes
 from brorl_launcher.planner.workload import Engines, MicroBatches, Workload
 from nemo_brorl.config.generation import BLOCK_TOKENS
+from nemo_brorl.config.lengths import benchmark_limits
 from nemo_brorl.config.parallel_layout import ParallelLayout
 from nemo_brorl.config.rank_memory import NUMBER_BYTES, policy_bytes
 from nemo_brorl.config.rank_parameters import attention_size, rank_parameters
@@ -241,10 +242,7 @@ def step_time(
     micro: MicroBatches,
     engine: EnginePlan,
 ) -> StepTime:
-    """Return the estimated time of a typical training step, with its share of the time of checkpoints.
-
-    Validation is not counted.
-    """
+    """Return the estimated time of a typical training step, with its share of validations and checkpoints."""
     generation = generation_time(config, shape, hardware, work, engine, engines.num)
     sampling = generation.prefill_s + generation.decode_s
     sampling_note = (
@@ -265,14 +263,16 @@ def step_time(
     exchange = _gradient_exchange_s(shape, hardware, layout) * num
     update_note = f"{passes:.3g} forward passes' work; exchange of gradients {exchange:.1f} s"
     state = held.weights + held.optimizer + held.reference
+    sync = _sync(config, shape, hardware)
     stages = (
         StageTime("generate", sampling, sampling_note),
         StageTime("reward", max(0.0, verifying - sampling), f"{verifying:,.0f} s of verifying beside generation"),
         StageTime("log_prob", scored * forward + swap, f"{scored:.2f} forward passes, {whole.note}"),
         StageTime("update", passes * forward + exchange, update_note),
         _offload(config, hardware, held.weights, held.optimizer, engine),
-        _sync(config, shape, hardware),
-        _save(config, hardware, state),
+        sync,
+        _validate(config, shape, hardware, work, engines.num),
+        _save(config, hardware, state, sync.seconds),
     )
     tokens = work.sampled * work.response_tokens
     return StepTime(stages, tokens, work.trained * work.response_tokens, generation)
@@ -415,15 +415,49 @@ def _sync(config: BroRLConfig, shape: ModelShape, hardware: Hardware) -> StageTi
     return StageTime("sync", size / rate, f"{size / GIB:.1f} GiB at {rate / 1e9:g} GB/s into every engine")
 
 
-def _save(config: BroRLConfig, hardware: Hardware, state: float) -> StageTime:
+def _validate(
+    config: BroRLConfig,
+    shape: ModelShape,
+    hardware: Hardware,
+    work: Workload,
+    num_engines: int,
+) -> StageTime:
+    """Return one step's share of the time in which the engines sample the responses of a validation.
+
+    The mean response is as large a share of the longest one as in training.
+    """
+    interval = config.trainer.val_interval
+    if interval == 0:
+        return StageTime("validate", 0.0, "only at start and end")
+    limits = benchmark_limits(config.evaluation, config.data, config.rollouts, None)
+    limit = limits.max_response_tokens
+    asked = replace(
+        work,
+        num_per_prompt=limits.num_samples,
+        prompts=config.evaluation.num_prompts,
+        keep_rate=1.0,
+        response_tokens=work.response_tokens * limit / work.response_limit,
+        response_limit=limit,
+    )
+    engine = engine_plan(config, shape, hardware, asked)
+    time = generation_time(config, shape, hardware, asked, engine, num_engines)
+    seconds = time.prefill_s + time.decode_s
+    responses = f"{asked.trained:,} responses of {asked.response_tokens:,.0f} tokens up to {limit:,}"
+    return StageTime("validate", seconds / interval, f"{seconds:,.1f} s every {interval} steps: {responses}")
+
+
+def _save(config: BroRLConfig, hardware: Hardware, state: float, sync_s: float) -> StageTime:
     """Return one step's share of the time of a checkpoint.
 
-    It is the time of a copy to the host, and without async_save that of the writing, too.
+    It is the time of a copy to the host, and without async_save that of the writing, too. Engines that discarded their
+    weights meanwhile get them again.
     """
     interval = config.trainer.save_interval
     if interval == 0:
         return StageTime("save", 0.0, "only at the end")
     waited = state / hardware.host_bandwidth
+    if config.generation.sleep == "discard":
+        waited += sync_s
     writing = state * hardware.per_node / hardware.efficiency.disk_bytes_per_s
     beside = " beside training"
     if not config.trainer.async_save:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from brorl_launcher.planner.evidence import never_run, paper_step_s
 from brorl_launcher.planner.memory_plan import DeviceMemory
 from brorl_launcher.planner.plan import Plan
 from brorl_launcher.planner.proposals import Proposal
@@ -32,6 +33,8 @@ def print_plan(plan: Plan) -> None:
     print_stages(console, plan.time)
     console.line()
     console.line(totals(plan))
+    for text in evidence(plan):
+        console.line(text)
 
 
 def print_device(console: Console, memory: DeviceMemory) -> None:
@@ -125,6 +128,18 @@ def totals(plan: Plan) -> str:
         f"{rate:,.0f} sampled tokens/s, {rate / plan.hardware.num_devices:,.0f} a device; "
         f"{steps} steps: {steps * seconds / 3600:,.1f} h, {plan.gpu_hours:,.0f} GPU-hours"
     )
+
+
+def evidence(plan: Plan) -> list[str]:
+    """Return the printed lines on the paper's step time, and on what of the plan has never run on GPUs."""
+    lines = []
+    paper_s = paper_step_s(plan)
+    if paper_s is not None:
+        lines.append(f"the paper's step took {paper_s:,.0f} s (arXiv 2510.01180), on another cluster and engine")
+    pieces = never_run(plan)
+    if pieces:
+        lines.append(f"this project has never run on GPUs: {', '.join(pieces)}")
+    return lines
 
 
 def _seconds(seconds: float) -> str:

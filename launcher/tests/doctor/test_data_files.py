@@ -48,3 +48,13 @@ def test_a_sandbox_is_wanted_where_a_row_may_bring_a_program() -> None:
         for domain in (code, gated, puzzles)
     ]
     assert wanted == [True, True, False]
+
+
+def test_names_of_code_are_a_row_and_a_misspelt_one_refuses() -> None:
+    own = DataConfig(source="jsonl", path="x", verifier="no_rewards:score")
+    (misspelt,) = data_files.check_own_code(BroRLConfig(data=own))
+    assert (misspelt.name, misspelt.status) == ("named code", "fail")
+    assert misspelt.found.startswith("data.verifier=no_rewards:score: there is no module no_rewards")
+    (found,) = data_files.check_own_code(BroRLConfig(data=DataConfig(source="jsonl", path="x", verifier="math")))
+    assert (found.status, found.found) == ("ok", "math")
+    assert list(data_files.check_own_code(BroRLConfig())) == []

@@ -56,6 +56,31 @@ def test_room_for_ray_is_looked_for_where_its_folder_will_be(monkeypatch: pytest
     assert check.found.startswith("/tmp: ")
 
 
+def fails_to_load(name: str) -> object:
+    raise OSError(f"{name}: cannot open shared object file")
+
+
+def test_infiniband_cards_without_their_library_warn(tmp_path: Path) -> None:
+    assert list(machine.check_infiniband(tmp_path / "none", fails_to_load)) == []
+    assert list(machine.check_infiniband(tmp_path, fails_to_load)) == []
+    for card in ("mlx5_1", "mlx5_0"):
+        (tmp_path / card).mkdir()
+    [check] = machine.check_infiniband(tmp_path, fails_to_load)
+    assert (check.status, check.found) == (
+        WARN,
+        "mlx5_0, mlx5_1, but libibverbs.so.1: cannot open shared object file",
+    )
+    assert "install libibverbs1 and ibverbs-providers" in check.advice
+    loaded: list[str] = []
+    [check] = machine.check_infiniband(tmp_path, loaded.append)
+    assert (check.status, check.found, loaded) == (OK, "mlx5_0, mlx5_1", ["libibverbs.so.1"])
+
+
+def test_the_image_has_the_libraries_by_which_nccl_uses_infiniband() -> None:
+    dockerfile = (Path(__file__).parents[3] / "Dockerfile").read_text(encoding="utf-8")
+    assert {"libibverbs1", "ibverbs-providers", "librdmacm1"} <= set(dockerfile.split())
+
+
 def test_a_job_with_too_few_nodes_refuses_and_spare_ones_warn() -> None:
     config = BroRLConfig(trainer=TrainerConfig(num_nodes=8))
     assert [[check.status for check in machine.check_nodes(config, num)] for num in (7, 8, 9)] == [[FAIL], [], [WARN]]

@@ -15,7 +15,10 @@ from nemo_brorl.config.parallel_layout import ParallelLayout
 from nemo_brorl.policy.process.device import Device
 from nemo_brorl.weights.shares import RankGroups
 
-TIMEOUT = timedelta(minutes=30)
+# Ranks import and come at their own pace. `trainer.start_timeout_s` limits the start as a whole.
+STORE_TIMEOUT = timedelta(minutes=30)
+# Longest wait of a rank for its peers in a collective. No work of one rank alone takes as long.
+COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 
 
 def join_store(host: str, port: int, world_size: int) -> dist.TCPStore:
@@ -23,7 +26,7 @@ def join_store(host: str, port: int, world_size: int) -> dist.TCPStore:
 
     Rank 0 serves the store (`weights.rendezvous.open_store`).
     """
-    return dist.TCPStore(host, port, world_size, is_master=False, timeout=TIMEOUT)
+    return dist.TCPStore(host, port, world_size, is_master=False, timeout=STORE_TIMEOUT)
 
 
 def open_groups(
@@ -42,7 +45,7 @@ def open_groups(
         store=store,
         rank=rank,
         world_size=layout.world_size,
-        timeout=TIMEOUT,
+        timeout=COLLECTIVE_TIMEOUT,
     )
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=layout.tensor,

@@ -67,7 +67,7 @@ class PolicyWorker:
         from nemo_brorl.weights.rendezvous import open_store
 
         host = process_groups.this_host(self.settings.sizes.num_nodes == 1)
-        self.store = open_store(host, self.settings.layout.world_size, process_groups.TIMEOUT)
+        self.store = open_store(host, self.settings.layout.world_size, process_groups.STORE_TIMEOUT)
         return host, self.store.port
 
     @tracked

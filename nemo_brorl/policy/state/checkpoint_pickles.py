@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from brorl_graders.base.foreign import VAST, open_record
 from torch import Tensor
 
 # Functions and classes that torch names in its index of a checkpoint, by module. None of them does more than hold data.
@@ -70,7 +71,7 @@ def check_index(path: Path) -> None:
 
     Torch's own reader would call what the index names.
     """
-    with path.open("rb") as file:
+    with open_record(path, VAST) as file:
         IndexReader(file).load()
 
 

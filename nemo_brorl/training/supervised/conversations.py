@@ -6,13 +6,13 @@ example has exactly the tokens with which the policy would be prompted and would
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from nemo_brorl.core.errors import DataError
+from nemo_brorl.core.model_folder import model_object
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.training.supervised.examples import Example
 
@@ -135,11 +135,8 @@ def stop_ids_of(tokenizer: ChatTokenizer, model_folder: Path) -> frozenset[int]:
     """
     stop_ids = {tokenizer.eos_token_id}
     path = model_folder / "generation_config.json"
-    if path.is_file():
-        settings = json.loads(path.read_text(encoding="utf-8"))
-        configured = settings.get("eos_token_id")
-        if isinstance(configured, int):
-            stop_ids.add(configured)
-        elif isinstance(configured, list):
-            stop_ids.update(configured)
+    configured = model_object(path).get("eos_token_id")
+    for token_id in configured if isinstance(configured, list) else [configured]:
+        if isinstance(token_id, int):
+            stop_ids.add(token_id)
     return frozenset(stop_ids)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 from importlib import metadata
@@ -30,8 +31,8 @@ def test_ray_is_started_with_options_that_it_has(tmp_path: Path) -> None:
     parameters = inspect.signature(ray.init).parameters
     for name in system_options(tmp_path):
         assert name in parameters or f'kwargs.pop("{name}"' in taken
-    (setting,) = system_options(None)["_system_config"]
-    assert setting.encode() in (PACKAGE / "_raylet.so").read_bytes()
+    for setting in system_options(None)["_system_config"]:
+        assert setting.encode() in (PACKAGE / "_raylet.so").read_bytes()
 
 
 def test_ray_says_what_a_start_that_may_be_tried_again_is_known_by() -> None:
@@ -75,3 +76,14 @@ def test_private_names_of_ray_stand_in_the_adapter_alone() -> None:
     private = re.compile(r"ray\._|__ray_|_generator_backpressure|\"_system_config\"|\"_temp_dir\"")
     users = {path.name for path in package_files() if private.search(path.read_text(encoding="utf-8"))}
     assert users == {"ray_adapter.py"}
+
+
+def test_ray_starts_without_the_monitor_that_answers_anybody() -> None:
+    node = importlib.import_module("ray._private.node").Node
+    start = node.start_monitor
+    assert "self.start_monitor()" in inspect.getsource(node.start_head_processes)
+    with ray_adapter.without_monitor():
+        assert node.start_monitor is not start
+        assert node.start_monitor(None) is None
+    assert node.start_monitor is start
+    assert '"--no-monitor"' in (PACKAGE / "scripts" / "scripts.py").read_text()

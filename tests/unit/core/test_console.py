@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
+from collections.abc import Iterator
 
 import pytest
 
-from nemo_brorl.core.console import Console, format_table
+from nemo_brorl.__main__ import show_bug
+from nemo_brorl.core.console import (
+    LOGGED,
+    Console,
+    format_table,
+    get_logger,
+    setup_logging,
+    without_colours,
+    write_error,
+)
 
 HEADER = ("stage", "seconds", "how")
 ROWS = (("generate", "10.5", "by engines"), ("all", "120.0", ""))
@@ -73,3 +84,62 @@ def test_progress_on_a_terminal_is_gone_before_the_next_line(monkeypatch: pytest
     written = sys.stderr.getvalue()  # type: ignore[attr-defined]  # the stream above
     assert "generate: 5/10 rollouts, 2 rollouts/s" in written
     assert written.endswith("\x1b[2K")  # the line was erased
+
+
+@pytest.fixture
+def _own_logging() -> Iterator[None]:
+    loggers = [logging.getLogger(package) for package in LOGGED]
+    before = [(logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
+    yield
+    for logger, (handlers, level, propagates) in zip(loggers, before, strict=True):
+        logger.handlers[:], logger.level, logger.propagate = handlers, level, propagates
+
+
+EVIL = "\x1b]0;evil\x07\x1b[2J\u202e"
+SHOWN = "\\x1b]0;evil\\x07\\x1b[2J\\u202e"
+
+
+@pytest.mark.usefixtures("_own_logging")
+def test_what_strangers_wrote_reaches_no_terminal_as_it_stands(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    console = Console()
+    console.line(EVIL)
+    console.table([EVIL], [[f"a{EVIL}\nb"]])
+    write_error(f"error: {EVIL}\n")
+    console.last_shown = -10.0  # long ago
+    console.progress(EVIL, 1, 2, "rows", 1.0)
+    setup_logging()
+    get_logger("brorl_lab.x").warning("%s\n%s", EVIL, "next line")
+    written = capsys.readouterr()
+    assert written.out.splitlines() == [SHOWN, SHOWN, "-" * (len(SHOWN) + 4), f"a{SHOWN}\\nb"]
+    assert written.err.count(SHOWN) == 3
+    assert written.err.endswith(f"{SHOWN}\nnext line\n")
+
+
+def test_a_styled_table_and_a_bar_show_text_and_obey_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setitem(os.environ, "TERM", "xterm-256color")
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    console = Console()
+    console.table(("name",), [(EVIL,), ("fail",)], styles={"fail": "red"})
+    console.stage(EVIL)
+    console.clear()
+    written = sys.stdout.getvalue() + sys.stderr.getvalue()  # type: ignore[attr-defined]  # the streams above
+    assert "\x1b]0" not in written
+    assert "\x07" not in written
+    assert "\u202e" not in written
+    assert "\x1b[31mfail" in written
+
+
+def test_a_bug_that_quotes_a_stranger_is_shown_inert(capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        raise ValueError(EVIL)
+    except ValueError as error:
+        show_bug(type(error), error, error.__traceback__)
+    assert f"ValueError: {SHOWN}" in capsys.readouterr().err
+
+
+def test_colours_of_a_log_are_left_out() -> None:
+    assert without_colours("\x1b[36m(engine)\x1b[0m \x1b[1;31mx\x1b[2J") == "(engine) x\x1b[2J"

@@ -144,6 +144,31 @@ def test_a_start_that_takes_too_long_is_given_up_although_something_moves(clock:
             heartbeat.check()
 
 
+def test_a_start_in_silence_is_not_a_stall_and_the_same_silence_later_is(clock: Clock, tmp_path: Path) -> None:
+    """A large model loads for longer than a step may stand still."""
+    heartbeat = Heartbeat()
+    watch = StallWatch(heartbeat, tmp_path, warning_s=120, timeout_s=900, start_timeout_s=3600)
+    clock.now += 3000
+    watch.look()
+    heartbeat.check()
+    watch.mark_started()
+    watch.look()
+    heartbeat.check()
+    clock.now += 900
+    watch.look()
+    with pytest.raises(StallError, match="trainer.stall_timeout_s=900 s"):
+        heartbeat.check()
+
+
+def test_a_sign_of_life_keeps_what_the_stage_says_of_itself(clock: Clock) -> None:
+    heartbeat = Heartbeat()
+    with heartbeat.stage("validate"):
+        heartbeat.beat("0 of 8,192 rollouts")
+        clock.now += 60
+        heartbeat.beat()
+        assert heartbeat.standing() == ("validate", "0 of 8,192 rollouts", 60, 0)
+
+
 def test_the_limit_of_the_start_ends_with_it(clock: Clock, tmp_path: Path) -> None:
     heartbeat = Heartbeat()
     watch = StallWatch(heartbeat, tmp_path, warning_s=120, start_timeout_s=600)

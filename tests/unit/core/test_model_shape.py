@@ -151,3 +151,29 @@ def test_a_model_that_is_refused_is_not_called_unreadable(change: dict[str, Any]
 def test_numbers_that_are_none_make_a_model_unreadable(change: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"config\.json cannot be read: "):
         read(tmp_path, QWEN2 | change)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"num_hidden_layers": 10**9},
+        {"num_hidden_layers": float("nan")},
+        {"num_attention_heads": 0},
+        {"num_key_value_heads": 0},
+        {"hidden_size": 0},
+        {"hidden_size": 1e308},
+        {"hidden_size": "8"},
+        {"vocab_size": -1},
+        {"vocab_size": None},
+        {"max_position_embeddings": True},
+        {"num_experts": 10**9},
+        {"decoder_sparse_step": 0},
+        {"rope_theta": 1e400},
+        {"rope_scaling": [1]},
+        {"rope_scaling": {"rope_type": "linear", "factor": "a"}},
+        {"rms_norm_eps": float("inf")},
+    ],
+)
+def test_sizes_that_no_model_has_are_refused(sizes: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"config\.json"):
+        read(tmp_path, QWEN3_MOE | sizes)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from brorl_graders.base.foreign import RecordError
 from omegaconf import OmegaConf
 
 from nemo_brorl.core import recorded_yaml
-from nemo_brorl.core.recorded_yaml import MAX_BYTES, MAX_DEPTH, MAX_NODES, RecordError, read_record, setting_of
+from nemo_brorl.core.recorded_yaml import MAX_BYTES, MAX_DEPTH, MAX_NODES, read_record, setting_of
 
 BOMB = "".join(
     f"{name}: &{name} [{','.join([below] * 9)}]\n"

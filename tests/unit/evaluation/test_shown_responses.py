@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from brorl_graders.base.foreign import inert
 
-from nemo_brorl.core.console import inert
 from nemo_brorl.evaluation.shown_responses import quoted, reward_reason
 from tests.unit.evaluation.answers import group_of
 

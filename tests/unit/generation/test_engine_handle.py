@@ -48,6 +48,16 @@ def test_an_engine_that_died_while_nothing_was_sampled_is_replaced_when_waited_f
     assert handle.name == "engine 0 (number 2)"
 
 
+def test_the_first_start_has_the_run_s_limit_and_a_restart_the_engine_s() -> None:
+    engines = FakeEngines(timeout_s=30.0)
+    handle = engines.handles[0]
+    handle.starting.is_resolved = False
+    with pytest.raises(GenerationError, match="engine 0 did not start: .*no answer within 1800 s"):
+        handle.wait_alive(1800.0)
+    with pytest.raises(GenerationError, match="no answer within 30 s"):
+        handle.wait()
+
+
 def test_counters_go_on_when_an_engine_is_replaced() -> None:
     handle = FakeEngines().handles[0]
     handle.count(EngineStats(0, 1, 100, 90, 0, 50, 5))

@@ -74,6 +74,20 @@ def test_an_engine_that_gets_on_is_not_silent_and_one_that_repeats_itself_is() -
         assert len(engines.actors[0]) == num_started
 
 
+def test_new_tokens_are_progress_of_the_run_long_before_a_chunk_has_ended() -> None:
+    """32,768 tokens at 28 ms each take 900 s, in which no response may end."""
+    engines = FakeEngines()
+    session = session_of(engines)
+    session.submit(requests_of(1))
+    before = engines.num_signs
+    seen = []
+    for age in (500.0, 1000.0, 1000.0, 1500.0):
+        engines.actor().answer("progress", (ChunkProgress(0, 4, 0, age),))
+        assert session.poll() == []
+        seen.append(engines.num_signs - before)
+    assert seen == [1, 2, 2, 3], "a report that repeats itself is no progress"
+
+
 def test_an_engine_that_does_not_become_ready_is_replaced_after_its_time() -> None:
     engines = FakeEngines()
     engines.handles[0].starting.is_resolved = False

@@ -12,7 +12,9 @@ from brorl_graders.verifiers.registry import judge
 from graders.tests.support.names import allow_also
 from nemo_brorl.config import data
 from nemo_brorl.config.data import ColumnsConfig, DataConfig, SourceConfig
+from nemo_brorl.prompts import row_questions
 from nemo_brorl.prompts.columns import ABSENT, value_at
+from nemo_brorl.prompts.jsonl_table import parsed_row
 from nemo_brorl.prompts.questions import BadRow, Question
 from nemo_brorl.prompts.row_formats import PRESETS, RowFormat, row_formats
 from nemo_brorl.prompts.row_questions import question_of
@@ -120,6 +122,36 @@ def test_what_json_has_no_form_for_is_a_bad_row() -> None:
     )
     assert isinstance(found, BadRow)
     assert found.reason == "'x' holds {1, 2}, which is of the type set; store text or a number"
+
+
+@pytest.mark.parametrize("depth", [64, 100, 500, 900, 3000])
+@pytest.mark.parametrize("inner", ["[{}]", '{{"a":{}}}'])
+def test_a_row_of_any_depth_is_a_bad_row(depth: int, inner: str) -> None:
+    """Some ended the run in a RecursionError, whatever max_bad_rows said."""
+    value: Any = "1"
+    for _ in range(depth):
+        value = [value] if inner == "[{}]" else {"a": value}
+    found = question_of({"prompt": "a", "answer": value}, PLAIN, "d", {})
+    assert isinstance(found, BadRow)
+    assert "deep" in found.reason or "RecursionError" in found.reason
+    left, right = inner.split("{}") if inner == "[{}]" else ('{"a":', "}")
+    line = '{"prompt": "a", "answer": ' + left * depth + "1" + right * depth + "}"
+    assert isinstance(parsed_row(line.encode()), BadRow)
+
+
+def test_whatever_a_row_makes_a_verifiers_check_raise_is_a_bad_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(verifier: str, payload: dict[str, Any]) -> None:
+        raise OverflowError("too large")
+
+    monkeypatch.setattr(row_questions, "check_payload", check)
+    found = question_of({"prompt": "a", "answer": "1"}, PLAIN, "d", {})
+    assert isinstance(found, BadRow) and found.reason == "OverflowError: too large"
+
+
+def test_an_answer_of_a_thousand_digits_is_read() -> None:
+    row = parsed_row(b'{"prompt": "a", "answer": ' + b"9" * 1000 + b"}")
+    assert not isinstance(row, BadRow)
+    assert question(dict(row)).payload["answer"] == int("9" * 1000)
 
 
 def test_every_preset_is_a_choice() -> None:

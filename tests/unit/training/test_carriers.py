@@ -36,6 +36,36 @@ def test_an_open_group_keeps_its_partial_rollouts(tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded.partial[0].data.token_ids, partial.data.token_ids)
 
 
+@pytest.mark.parametrize(
+    "records",
+    [
+        "[" * 100_000,
+        "[" + '{"mapping":{"a":' * 700 + "1" + "}}" * 700 + "]",
+        "5",
+        '[{"type": "Evil", "fields": {}}]',
+        '[{"type": "Prompt", "fields": []}]',
+        '[{"mapping": []}]',
+        "[[1]]",
+        '[{"array": "../x"}]',
+        '[{"array": 1}]',
+        "[1" + "0" * 5000 + "]",
+    ],
+)
+def test_a_damaged_file_is_a_checkpoint_error(tmp_path: Path, records: str) -> None:
+    np.savez(tmp_path / "groups.npz", records=np.frombuffer(records.encode(), np.uint8))
+    with pytest.raises(CheckpointError):
+        load_carriers(tmp_path / "groups.npz")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"PK\x05\x06" + bytes(18), b"\x93NUMPY", b"\x80\x04.", b"PK\x03\x04" + bytes(100)]
+)
+def test_what_is_no_npz_is_a_checkpoint_error(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "groups.npz").write_bytes(content)
+    with pytest.raises(CheckpointError):
+        load_carriers(tmp_path / "groups.npz")
+
+
 def test_a_file_of_another_version_is_refused_by_name(tmp_path: Path) -> None:
     @dataclasses.dataclass
     class Unknown:

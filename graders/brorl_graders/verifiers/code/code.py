@@ -23,13 +23,13 @@ import json
 import os
 import re
 import textwrap
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from brorl_graders.base.answer import without_thinking
 from brorl_graders.base.errors import ResourceError
+from brorl_graders.base.foreign import SMALL, read_json
 from brorl_graders.base.payload import TIMEOUT_KEY, Key, Payload, check_choices
 from brorl_graders.base.settings import SHARE_OF_TESTS, CodeLimits
 from brorl_graders.sandbox import Judge, Sandbox, SandboxError, SandboxLimits, SandboxProgram
@@ -71,7 +71,7 @@ KEYS = (
     ),
     Key(
         "float_tolerance",
-        "absolute and relative tolerance, if the expected number has a decimal point; 0: no tolerance",
+        "relative (if printed, also absolute) tolerance, if the expected number has a decimal point; 0: none",
         (),
         "1e-6",
     ),
@@ -211,7 +211,7 @@ def make_runner() -> Runner:
     """
     if VARIABLE not in os.environ:
         configure(CodeLimits(), DEFAULT_S)
-    values, seconds = json.loads(os.environ[VARIABLE])
+    values, seconds = read_json(os.environ[VARIABLE], most_bytes=SMALL)
     settings = CodeLimits(**values)
     limits = SandboxLimits(
         seconds=settings.test_timeout_s,
@@ -323,11 +323,12 @@ class Runner:
 
         Tests that the deadline leaves no time for fail. `is_shared`: tests of the same kind share one process.
         """
-        ends_at = time.monotonic() + seconds
+        clock = self.sandbox.clock
+        ends_at = clock.seconds() + seconds
         num_together = len(tests) if is_shared else 1
         num_done = 0
         while num_done < len(tests):
-            seconds_left = ends_at - time.monotonic()
+            seconds_left = ends_at - clock.seconds()
             if seconds_left <= 0:
                 yield from [False] * (len(tests) - num_done)
                 return

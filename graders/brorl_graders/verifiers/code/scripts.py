@@ -11,6 +11,7 @@ import builtins
 import doctest
 import symtable
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -100,8 +101,8 @@ def modules_of(source: str) -> frozenset[str]:
 class _Marks(ast.NodeTransformer):
     """Rewrites a test script so that each assertion reports that it was reached, and collects the script's imports.
 
-    Starred arguments are copied: in `f(*x) == reference(*x)` the program could otherwise change the expected result. A
-    call that is a statement is there for what it changes.
+    Starred arguments are copied, and those that stand twice in a comparison: in `f(x) == sorted(x)` the program could
+    otherwise change the expected result. A call that is a statement is there for what it changes.
     """
 
     def __init__(self) -> None:
@@ -115,13 +116,22 @@ class _Marks(ast.NodeTransformer):
 
     def visit_Expr(self, node: ast.Expr) -> Any:
         self.generic_visit(node.value)
-        return self._marked(node) if _is_assertion(node.value) else node
+        if not _is_assertion(node.value):
+            return node
+        _copy_repeated(node.value)
+        return self._marked(node)
 
     def visit_Call(self, node: ast.Call) -> Any:
         self.generic_visit(node)
         for argument in node.args:
             if isinstance(argument, ast.Starred):
-                argument.value = ast.Call(ast.Name(COPY), [argument.value], [])
+                argument.value = _copied(argument.value)
+        return node
+
+    def visit_Compare(self, node: ast.Compare) -> Any:
+        self.generic_visit(node)
+        if not any(isinstance(operator, ast.Is | ast.IsNot) for operator in node.ops):
+            _copy_repeated(node)
         return node
 
     def visit_With(self, node: ast.With) -> Any:
@@ -145,6 +155,25 @@ class _Marks(ast.NodeTransformer):
         self.num_marks += 1
         mark = ast.Call(ast.Name(MARK), [], [])
         return [ast.Expr(mark), node]
+
+
+def _copy_repeated(comparison: ast.expr) -> None:
+    """Have the calls in a comparison get copies of those arguments that stand elsewhere in it too."""
+    nodes = list(ast.walk(comparison))
+    places = Counter(ast.dump(node) for node in nodes if isinstance(node, ast.Name | ast.Attribute | ast.Subscript))
+    for call in nodes:
+        if not isinstance(call, ast.Call):
+            continue
+        for index, argument in enumerate(call.args):
+            if places[ast.dump(argument)] > 1:
+                call.args[index] = _copied(argument)
+        for option in call.keywords:
+            if places[ast.dump(option.value)] > 1:
+                option.value = _copied(option.value)
+
+
+def _copied(argument: ast.expr) -> ast.Call:
+    return ast.Call(ast.Name(COPY), [argument], [])
 
 
 def _parsed(source: str) -> ast.Module:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from brorl_graders.base.foreign import DIGITS, LARGE, read_json
 from brorl_graders.base.payload import Key, Payload
-from brorl_graders.sandbox import FINISHED, NotPlainError, SandboxResult, ScriptedTest, as_json
+from brorl_graders.sandbox import FINISHED, SandboxResult, ScriptedTest, as_json
 from brorl_graders.verifiers.code.scripts import Script, modules_of, read_script
 
+ROUNDING = 1e-12  # most rounding error of a sum of numbers around 1
 TEST_KEYS = (
     Key(
         "tests",
@@ -37,7 +38,8 @@ class ComparisonRules:
 
     is_exact: bool = False  # True: printed text must be identical; False: line by line, any white space
     is_any_order: bool = False  # True: lines, or the items of a returned list, may come in any order
-    tolerance: float = 1e-6  # absolute and relative tolerance of numbers with a decimal point; 0: none
+    # Relative tolerance of numbers with a decimal point, and absolute one of printed numbers and of 0; 0: none
+    tolerance: float = 1e-6
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class CallTest:
         try:
             returned = as_json(value)
             return any(same_value(returned, expected, rules) for expected in self.expected)
-        except (NotPlainError, RecursionError, ValueError, OverflowError):  # also integers too long to be written
+        except Exception:  # noqa: BLE001 whatever a report of the program raises, its test fails
             return False
 
 
@@ -101,7 +103,7 @@ def read_tests(payload: Payload) -> list[Test]:
     given = payload.get("tests", payload)
     if isinstance(given, str):
         try:
-            given = json.loads(given)
+            given = read_json(given, digits=DIGITS, most_bytes=LARGE)
         except ValueError as error:
             raise ValueError(f"'tests' is text that is not JSON ({error})") from error
     if isinstance(given, Sequence) and given and all(isinstance(test, Mapping) for test in given):
@@ -188,14 +190,16 @@ def _is_same(got: Any, expected: Any, tolerance: float) -> bool:
 
 
 def _is_same_item(got: Any, expected: Any, tolerance: float) -> bool:
+    if isinstance(got, bool) != isinstance(expected, bool):
+        return False
     if got == expected:
         return True
-    are_numbers = isinstance(got, int | float) and isinstance(expected, int | float)
-    is_one_float = isinstance(got, float) or isinstance(expected, float)
-    if not (are_numbers and is_one_float and tolerance):
+    if not (isinstance(expected, float) and isinstance(got, int | float) and tolerance):
         return False
+    # Another number than 0 has the relative tolerance alone, and room for the rounding errors of numbers around 1.
+    absolute = ROUNDING if expected else tolerance
     try:
-        return math.isclose(got, expected, rel_tol=tolerance, abs_tol=tolerance)
+        return math.isclose(got, expected, rel_tol=tolerance, abs_tol=absolute)
     except OverflowError:  # an integer larger than any float
         return False
 
@@ -257,7 +261,7 @@ def _arguments(value: Any) -> list[Any]:
         return [value]
     lines = filter(str.strip, value.splitlines())
     try:
-        return [json.loads(line) for line in lines]
+        return [read_json(line, digits=DIGITS, most_bytes=LARGE) for line in lines]
     except ValueError as error:
         raise ValueError(
             f"'inputs' holds {value[:80]!r}; with fn_name write a list of arguments, or one as JSON on each line"
@@ -275,7 +279,7 @@ def _accepted(value: Any) -> list[Any]:
         accepted.append(value[0])
     if isinstance(value, str):
         try:
-            accepted.append(json.loads(value))
+            accepted.append(read_json(value, digits=DIGITS, most_bytes=LARGE))
         except ValueError:
             return accepted
     return accepted

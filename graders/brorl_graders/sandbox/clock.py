@@ -1,0 +1,72 @@
+"""A clock for work in other processes, which is fair to work that gets little CPU.
+
+While all processes of the work sleep, wall time counts. While one of them runs or waits for a CPU, their CPU time
+counts, but at least a quarter of the wall time. So on a busy machine work may take up to four times its limit.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+STARVED_SHARE = 0.25  # of the wall time, the least that counts
+LOOK_S = 0.05  # shortest time between two looks at the processes
+CAN_RUN = "RD"  # states of threads that run, wait for a CPU or wait for a page from disk
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Clock:
+    """The seconds that a process and its descendants have taken. The process that reads the clock does not count."""
+
+    def __init__(self, process: int) -> None:
+        self.process = process
+        self.start()
+
+    def start(self) -> None:
+        """Start the clock anew from 0."""
+        self.started_at = time.monotonic()
+        self._looked_at = self.started_at
+        self._cpu_s: float | None = None  # CPU seconds of the processes at the last look; None: no look yet
+        self._seconds = 0.0
+
+    def seconds(self) -> float:
+        """Return the seconds since the start. Reading often is cheap, since few readings look at the processes."""
+        now = time.monotonic()
+        step = now - self._looked_at
+        if step < LOOK_S:
+            return self._seconds + step
+        cpu_s, can_run = _look(self.process)
+        if can_run and self._cpu_s is not None:
+            step = min(step, max(cpu_s - self._cpu_s, STARVED_SHARE * step))
+        self._looked_at = now
+        self._cpu_s = cpu_s
+        self._seconds += step
+        return self._seconds
+
+
+def _look(process: int) -> tuple[float, bool]:
+    """Return the CPU seconds of a process and its descendants, and whether one of their threads could run."""
+    ticks = 0
+    can_run = False
+    unseen = [str(process)]
+    while unseen:
+        name = unseen.pop()
+        tasks = Path("/proc", name, "task")
+        try:
+            threads = os.listdir(tasks)
+            for thread in threads:
+                unseen += (tasks / thread / "children").read_text().split()
+            if name == str(os.getpid()):
+                continue
+            for thread in threads:
+                can_run |= _read_stat(tasks / thread)[0] in CAN_RUN
+            ticks += sum(map(int, _read_stat(tasks.parent)[11:15]))  # of the process and its reaped children
+        except OSError:  # it has ended meanwhile, or the kernel does not tell
+            continue
+    return ticks / TICKS, can_run
+
+
+def _read_stat(folder: Path) -> list[str]:
+    """Return the fields of /proc/PID/stat from the state on."""
+    return (folder / "stat").read_text().rpartition(")")[2].split()
