@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from brorl_graders.base.errors import BroRLError, ConfigError, DataError, ResourceError, ServiceError
     from brorl_graders.base.payload import (
         ENVIRONMENT,
-        EQUAL,
         FULL_MARK_KEY,
         accepted_answers,
         full_mark,
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ENVIRONMENT",
-    "EQUAL",
     "FULL_MARK_KEY",
     "SCORE_LINE",
     "SHARE_OF_TESTS",
@@ -85,7 +83,6 @@ _NAMES_OF_MODULES = {
     "base.errors": ("BroRLError", "ConfigError", "DataError", "ResourceError", "ServiceError"),
     "base.payload": (
         "ENVIRONMENT",
-        "EQUAL",
         "FULL_MARK_KEY",
         "accepted_answers",
         "full_mark",

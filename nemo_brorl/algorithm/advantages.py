@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from brorl_graders import EQUAL, lowest_right
+from brorl_graders import lowest_right
 from brorl_graders.base.components import find_function, is_import_path, with_params
 from numpy.typing import NDArray
 
@@ -22,6 +22,7 @@ from nemo_brorl.config.algorithm import AlgorithmConfig
 from nemo_brorl.core.errors import TrainingError
 from nemo_brorl.types import Bool, Float32, Int32, Int64, ReadOnly
 
+EQUAL = 1e-6  # rewards are equal whose difference is at most this share of their size
 EPSILON = 1e-8  # added to a standard deviation, so that a division by it stays finite
 
 Float64 = NDArray[np.float64]

@@ -23,7 +23,7 @@ from nemo_brorl.evaluation.answers import AnswerFile, nearest_other
 from nemo_brorl.evaluation.asking import sample_prompts, unanswered_prompts
 from nemo_brorl.evaluation.benchmarks import Benchmark, read_benchmarks
 from nemo_brorl.evaluation.identity import identity_of, weights_digest
-from nemo_brorl.evaluation.results import as_json, folder_of, ordered, results_of, unreached_line, write
+from nemo_brorl.evaluation.results import as_json, folder_of, results_of, write
 from nemo_brorl.evaluation.sample_file import SampleFile
 from nemo_brorl.evaluation.tables import markdown, score_table
 from nemo_brorl.scoring.preparation import prepare_sandbox
@@ -78,15 +78,10 @@ def evaluate(config: BroRLConfig, line: CommandLine) -> int:
         model = settings.checkpoint or config.policy.model
         results = results_of(model, benchmarks, files, settings)
         record = as_json(results, benchmarks, files, settings)
-        unreached = [
-            unreached_line(benchmark.name, ordered(benchmark, files[benchmark.name])) for benchmark in benchmarks
-        ]
     write(output, folder, record, markdown(results, record))
     header, *rows = score_table(results, settings.confidence)
     console.line(f"{results.model}:")
     console.table(header, rows)
-    for text in filter(None, unreached):
-        console.line(text)
     console.line()
     console.line(f"{output / 'evaluation.json'}, evaluation.md; a copy in {folder}")
     return 0

@@ -56,20 +56,8 @@ def steps_sample_the_least_groups(run: BroRLConfig) -> Iterator[str]:
         )
 
 
-def rewards_fit_the_curves_of_their_shaping(run: BroRLConfig) -> Iterator[str]:
-    for where, source in (("data", run.data), *run.data.sources()):
-        if run.rewards.shaping.cosine.enabled and source.success_reward not in (None, 1.0):
-            yield (
-                f"{where}.success_reward={source.success_reward:g}: rewards.shaping.cosine.enabled=true reads rewards "
-                f"from 0 to 1. Set rewards.shaping.cosine.enabled=false, or divide the rewards and set "
-                f"{where}.success_reward=1"
-            )
-            return
-
-
 RULES = (
     rollouts_are_of_a_policy_that_may_learn,
     batches_can_be_filled,
     steps_sample_the_least_groups,
-    rewards_fit_the_curves_of_their_shaping,
 )

@@ -17,7 +17,7 @@ RECORD = "validated.json"  # file in it
 PASS_AT_1, REWARD = "validation/pass_at_1", "validation/reward"
 # Largest share by which a measure of two validations may differ that are a tie. Rewards have 32 bits.
 TIES = {PASS_AT_1: 1e-9, REWARD: 1e-6}
-TITLES = {PASS_AT_1: "pass@1", REWARD: "mean reward"}
+TEXTS = {"pass@1": "{:.1%}", "mean reward": "{:.4g}"}  # how values of a measure are written
 
 Row = Mapping[str, Any]  # metrics of a validation, with its step
 
@@ -31,8 +31,8 @@ def is_better(one: Row, other: Row) -> bool:
 
 
 def _is_tie(name: str, one: Row, other: Row) -> bool:
+    # A validation of an earlier version has no mean reward.
     if name not in one or name not in other:
-        # A validation of an earlier version has no mean reward.
         return True
     # Of rewards around 0 the mean is no measure of their size, and its error is.
     error = one.get(f"{name}_standard_error", 0.0)
@@ -44,47 +44,31 @@ def record_of(base: Row | None, best: Row) -> dict[str, Any]:
 
     The measure is pass@1, or the mean reward where the base has the same pass@1.
     """
-    name = PASS_AT_1
-    if base is not None and REWARD in base and REWARD in best and _is_tie(PASS_AT_1, best, base):
-        name = REWARD
+    is_same = base is not None and REWARD in base and REWARD in best and _is_tie(PASS_AT_1, best, base)
+    name, measure = (REWARD, "mean reward") if is_same else (PASS_AT_1, "pass@1")
+    error = best.get(f"{name}_standard_error", math.nan)
     return {
         "step": int(best["step"]),
-        "measure": TITLES[name],
+        "measure": measure,
         "value": best[name],
-        "standard_error": _finite(best.get(f"{name}_standard_error")),
+        "standard_error": error if math.isfinite(error) else None,
         "base_value": None if base is None else base[name],
         "is_base_better": base is not None and is_better(base, best),
     }
 
 
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
-def read_best_weights(run_folder: Path) -> dict[str, Any] | None:
-    """Return the record of the weights in a run's `hf/`, or None without a whole one."""
+def weights_line(run_folder: Path) -> str | None:
+    """Return a sentence with the step of the weights in a run's `hf/` and their value, or None without a record."""
     try:
         record = record_object(run_folder / BEST_WEIGHTS / RECORD, SMALL)
-        describe(record)
-        return record
+        text = TEXTS[record["measure"]]
+        shown = f"{record['measure']} {text.format(record['value'])}"
+        if record["standard_error"] is not None:
+            shown += f" ± {text.format(record['standard_error'])}"
+        if record["base_value"] is not None:
+            shown += f", base {text.format(record['base_value'])}"
+        if record["is_base_better"]:
+            shown += ": the base was better"
+        return f"hf/ holds step {int(record['step'])} ({shown})"
     except (OSError, DataError, *MALFORMED):
         return None
-
-
-def describe(record: Mapping[str, Any]) -> str:
-    """Return a sentence with the step of the weights in `hf/`, their validation, and how it compares with the base."""
-    name = {title: title for title in TITLES.values()}[record["measure"]]
-    is_share = name == TITLES[PASS_AT_1]
-    shown = f"{name} {_text(record['value'], is_share)}"
-    if record["standard_error"] is not None:
-        shown += f" ± {_text(record['standard_error'], is_share)}"
-    base = record["base_value"]
-    if base is not None:
-        shown += f", base {_text(base, is_share)}"
-    if record["is_base_better"]:
-        shown += ": the base was better"
-    return f"hf/ holds step {int(record['step'])} ({shown})"
-
-
-def _text(value: float, is_share: bool) -> str:
-    return f"{value:.1%}" if is_share else f"{value:.4g}"

@@ -137,17 +137,6 @@ def write(
         write_atomically(place / "evaluation.md", markdown, is_synced=True)
 
 
-def unreached_line(name: str, prompts: Sequence[PromptAnswers]) -> str | None:
-    """Return a line about a benchmark of which no sample is right, though samples have different rewards."""
-    rewards = list(chain.from_iterable(prompt.rewards for prompt in prompts))
-    if min(rewards) == max(rewards) or any(any(prompt.is_correct) for prompt in prompts):
-        return None
-    return (
-        f"{name}: rewards {min(rewards):.7g} to {max(rewards):.7g}, none reaches success_reward="
-        f"{prompts[0].full_mark:g} of its source: set {max(rewards):.7g} there if that is the full mark"
-    )
-
-
 def _benchmark_json(benchmark: Benchmark, found: BenchmarkScores, prompts: Sequence[PromptAnswers]) -> dict[str, Any]:
     samples = {}  # one digit for each sample, 1 if it is right, by the prompt's uid
     for prompt in prompts:

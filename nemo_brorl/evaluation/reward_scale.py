@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +21,6 @@ class SeenRewards(NamedTuple):
     """The rewards of the sampled responses to one source's questions."""
 
     key: str  # setting of the full mark
-    domain: str
     lowest: float
     highest: float
     mark: float  # full mark
@@ -30,58 +30,47 @@ class SeenRewards(NamedTuple):
     @property
     def size(self) -> float:
         """Largest reward that was seen or is known to be given, without its sign; 0: unknown."""
-        is_known = self.is_set or not self.is_own
-        return max(abs(self.lowest), abs(self.highest), abs(self.mark) if is_known else 0.0)
+        known = 0.0 if self.is_own and not self.is_set else self.mark
+        return max(map(abs, (self.lowest, self.highest, known)))
 
     def line(self) -> str | None:
         """Return what the rewards say about the full mark. None: they are a built-in verifier's, and as expected."""
-        key = f"{self.key}={self.mark:g}"
+        key, lowest = f"{self.key}={self.mark:g}", lowest_right(self.mark)
         seen = f"  rewards {self.lowest:.7g} to {self.highest:.7g}"
         proposal = f"set {self.key}={self.highest:.7g} if that is the full mark"
-        if self.highest > 2 * self.mark - lowest_right(self.mark) and not self.is_set:
+        if self.highest > 2 * self.mark - lowest and not self.is_set:
             return f"{seen}, and a response is right from {key} on: {proposal}"
-        if not self.is_own:
-            return None
-        if self.lowest < self.highest < lowest_right(self.mark):
+        if self.is_own and self.lowest < self.highest < lowest:
             return f"{seen}, none reaches {key}: {proposal}"
-        return f"{seen}, right from {key} on"
+        return f"{seen}, right from {key} on" if self.is_own else None
 
 
 def scale_lines(groups: Sequence[ScoredGroup], data: DataConfig, advantage: str) -> list[str]:
     """Return lines about the rewards of each source and its full mark, and about domains that outweigh others."""
-    seen = seen_rewards(groups, data)
-    lines = [*filter(None, map(SeenRewards.line, seen))]
-    sizes = sorted((source.size, source.domain) for source in seen if source.size > 0)
-    if sizes and sizes[-1][0] >= GAP * lowest_right(sizes[0][0]) and advantage not in OWN_SCALE:
-        (small, other), (large, domain) = sizes[0], sizes[-1]
-        lines.append(
-            f"  rewards of domain {domain} reach {large:.7g}, those of domain {other} {small:.7g}, so the first decide "
-            f"the update (algorithm.advantage={advantage}): scale rewards alike, or set algorithm.advantage=grpo"
-        )
-    return lines
-
-
-def seen_rewards(groups: Sequence[ScoredGroup], data: DataConfig) -> list[SeenRewards]:
-    """Return the lowest and the highest reward of the groups of each source, in the order of the groups."""
     keys = {getattr(source, "name", ""): where for where, source in data.sources()}
     by_domain: dict[str, list[ScoredGroup]] = {}
     for group in groups:
         by_domain.setdefault(group.prompt.domain, []).append(group)
-    found = []
+    lines, sizes = [], []
     for domain, of_domain in by_domain.items():
-        rewards = np.concatenate([group.rewards for group in of_domain])
-        payload = of_domain[0].prompt.payload
-        source = SeenRewards(
-            key=f"{keys.get(domain, 'data')}.success_reward",
-            domain=domain,
-            lowest=float(rewards.min()),
-            highest=float(rewards.max()),
-            mark=full_mark(payload),
-            is_set=FULL_MARK_KEY in payload,
-            is_own=any(_is_own(group.prompt) for group in of_domain),
+        source = _seen(f"{keys.get(domain, 'data')}.success_reward", of_domain)
+        lines.append(source.line())
+        sizes.append((source.size, domain))
+    (small, other), (large, first) = min(filter(itemgetter(0), sizes), default=(0.0, "")), max(sizes)
+    if small and large >= GAP * lowest_right(small) and advantage not in OWN_SCALE:
+        lines.append(
+            f"  rewards of domain {first} reach {large:.7g}, those of domain {other} {small:.7g}, so the first decide "
+            f"the update (algorithm.advantage={advantage}): scale rewards alike, or set algorithm.advantage=grpo"
         )
-        found.append(source)
-    return found
+    return [line for line in lines if line is not None]
+
+
+def _seen(key: str, groups: Sequence[ScoredGroup]) -> SeenRewards:
+    rewards = np.concatenate([group.rewards for group in groups])
+    payload = groups[0].prompt.payload
+    is_own = any(_is_own(group.prompt) for group in groups)
+    is_set = FULL_MARK_KEY in payload
+    return SeenRewards(key, float(rewards.min()), float(rewards.max()), full_mark(payload), is_set, is_own)
 
 
 def _is_own(prompt: Prompt) -> bool:

@@ -191,10 +191,6 @@ WRONG = [
     (["sft.new.num_attention_heads=16"], "gives heads of 16, and vLLM's CPU build needs 32"),
     (["sft.new.target_pass_at_1=0.9"], "set a target between them"),
     (["data.success_reward=nan"], "data.success_reward=nan is out of range"),
-    (
-        ["data.success_reward=10", "rewards.shaping.cosine.enabled=true"],
-        "data.success_reward=10: rewards.shaping.cosine.enabled=true reads rewards from 0 to 1",
-    ),
 ]
 
 

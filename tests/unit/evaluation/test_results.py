@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 from nemo_brorl.config.evaluation import EvaluationConfig
 from nemo_brorl.evaluation.answers import AnswerFile
 from nemo_brorl.evaluation.benchmarks import Benchmark
-from nemo_brorl.evaluation.results import Results, as_json, folder_of, results_of, unreached_line, write
+from nemo_brorl.evaluation.results import Results, as_json, folder_of, results_of, write
 from nemo_brorl.evaluation.tables import markdown, score_table
 from tests.unit.evaluation.answers import identity, made, make_benchmark
 
@@ -65,12 +64,3 @@ def test_each_evaluation_keeps_its_own_copy(tmp_path: Path) -> None:
         for path in (tmp_path / "run" / "evaluations").glob("*/evaluation.json")
     }
     assert kept == {results[0].overall.pass_at_1.value, 0.625}
-
-
-def test_a_benchmark_of_which_no_reward_reaches_the_full_mark_says_what_to_set() -> None:
-    half = [replace(made("toy/0", "00"), rewards=(0.0, 0.9)), replace(made("toy/1", "00"), rewards=(0.1, 0.0))]
-    assert unreached_line("toy", half) == (
-        "toy: rewards 0 to 0.9, none reaches success_reward=1 of its source: set 0.9 there if that is the full mark"
-    )
-    assert unreached_line("toy", [replace(item, full_mark=0.9) for item in half]) is None
-    assert unreached_line("toy", [made("toy/0", "00")]) is None

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nemo_brorl.core.best_weights import describe, is_better, read_best_weights
+from nemo_brorl.core.best_weights import is_better, weights_line
 from nemo_brorl.evaluation.validation import EvaluationResult, summarise
 from nemo_brorl.training.validations import Validations
 from tests.support.fakes import make_group
@@ -87,8 +87,7 @@ def test_the_folder_says_which_step_it_holds_and_that_the_base_was_better(
     assert record["run"] == str(tmp_path)
     assert record["revision"]
     # shares of the four questions: 1, 1/4, 1/4, 1/2: variance 0.375 / 3, deviation 0.354, over the root of 4 questions
-    assert describe(record) == "hf/ holds step 4 (pass@1 50.0% ± 17.7%, base 62.5%: the base was better)"
-    assert read_best_weights(tmp_path) == record
+    assert weights_line(tmp_path) == "hf/ holds step 4 (pass@1 50.0% ± 17.7%, base 62.5%: the base was better)"
 
 
 def test_a_run_that_pass_at_1_says_nothing_about_is_described_by_its_mean_reward(
@@ -96,16 +95,14 @@ def test_a_run_that_pass_at_1_says_nothing_about_is_described_by_its_mean_reward
 ) -> None:
     results = [result_of(num, -1, 0.5) for num in ((0, 0, 0, 0), (2, 2, 2, 2))]
     validated(tmp_path, results, monkeypatch)
-    record = read_best_weights(tmp_path)
-    assert record is not None
-    assert describe(record) == "hf/ holds step 1 (mean reward -0.25 ± 0, base -1)"
+    assert weights_line(tmp_path) == "hf/ holds step 1 (mean reward -0.25 ± 0, base -1)"
 
 
 def test_a_record_that_was_cut_off_or_changed_by_hand_is_none(tmp_path: Path) -> None:
     (tmp_path / "hf").mkdir()
     for text in ("", "{", "[]", '{"step": 3}', '{"measure": "pass@1", "value": "much"}'):
         (tmp_path / "hf" / "validated.json").write_text(text)
-        assert read_best_weights(tmp_path) is None
+        assert weights_line(tmp_path) is None
 
 
 def test_a_checkpoint_of_an_earlier_version_knows_its_best_validation(tmp_path: Path) -> None:

@@ -55,7 +55,6 @@ function facts(run, isNamed) {
     ["step", `${run.steps[run.steps.length - 1] ?? "–"}${run.max_steps ? ` of ${run.max_steps}` : ""}`],
     [`held-out pass@1, step ${at ?? "–"}`, has(passed) ? `${(100 * passed).toFixed(1)} ± ${(196 * (error || 0)).toFixed(1)} %` : "–"],
     ["before training", percent(first)],
-    ["step in hf/", run.weights ? String(run.weights.step) : "–"],
     ["mean reward", number(last(run, "reward/mean")[0])],
     ["informative groups", percent(last(run, "dynamic_sampling/keep_rate")[0], 0)],
     ["rollouts per group", number(last(run, "rollouts/group_size")[0])],
@@ -63,7 +62,7 @@ function facts(run, isNamed) {
     ["unsampled mass", percent(last(run, "mass_balance/unsampled_mass")[0])],
   ];
   return h("section", { "aria-label": plain(run.name) }, isNamed ? h("h3", null, run.name) : null,
-    h("div", { class: "cards" }, cards.map(([name, value]) => h("div", { class: "card" }, h("b", null, value), h("small", null, name)))), run.weights ? h("p", { class: run.weights.is_base_better ? "note" : "soft" }, run.weights.text) : null);
+    h("div", { class: "cards" }, cards.map(([name, value]) => h("div", { class: "card" }, h("b", null, value), h("small", null, name)))), run.weights ? h("p", { class: "soft" }, run.weights) : null);
 }
 
 // With one run draw a line for each metric of the panel, with several a line for each run, of a chosen metric.
