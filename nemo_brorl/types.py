@@ -23,7 +23,7 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-from brorl_graders import ENVIRONMENT
+from brorl_graders import ENVIRONMENT, full_mark, lowest_right
 from numpy.typing import NDArray
 
 Int32 = NDArray[np.int32]
@@ -35,8 +35,6 @@ Bool = NDArray[np.bool_]
 Routes = NDArray[np.signedinteger[Any]]
 
 NO_ROUTE = -1
-
-SUCCESS_REWARD = 1.0 - 1e-6  # lowest raw reward of a correct rollout
 
 WEIGHT_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -59,7 +57,7 @@ class Prompt:
     task: str  # name under which metrics are grouped
     verifier: str  # key of rewards.VERIFIERS
     token_ids: tuple[int, ...]  # [P]
-    payload: Mapping[str, Any]  # JSON-able data that only the verifier reads
+    payload: Mapping[str, Any]  # JSON-able data for the verifier, with the full mark of its rewards
     domain: str = ""  # name of the mixture's domain that the prompt comes from; "" without a mixture
     messages: tuple[Mapping[str, str], ...] = ()  # the messages (role and content) that were tokenised
     level: int | None = None  # difficulty level of the task, from 0; None: the task has no levels
@@ -373,6 +371,11 @@ class ScoredGroup(ReadOnly):
     def indices(self) -> Int32:
         """Index of each rollout within the requested group. Some are missing if sampling of the group ended early."""
         return np.concatenate([chunk.indices for chunk in self.group.chunks])
+
+
+def is_right(group: ScoredGroup) -> Bool:
+    """Return the mask [N] of a group's right rollouts: their raw rewards reach the full mark of the group's prompt."""
+    return group.rewards >= lowest_right(full_mark(group.prompt.payload))
 
 
 @dataclass(frozen=True)

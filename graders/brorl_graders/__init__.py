@@ -14,7 +14,15 @@ if TYPE_CHECKING:
     from brorl_graders.answers import answers_of, is_reference, reading_of
     from brorl_graders.base.answer import boxed_answers
     from brorl_graders.base.errors import BroRLError, ConfigError, DataError, ResourceError, ServiceError
-    from brorl_graders.base.payload import ENVIRONMENT, accepted_answers, reference_text
+    from brorl_graders.base.payload import (
+        ENVIRONMENT,
+        FULL_MARK_KEY,
+        accepted_answers,
+        full_mark,
+        lowest_right,
+        reference_text,
+        with_full_mark,
+    )
     from brorl_graders.base.settings import SCORE_LINE, SHARE_OF_TESTS, is_address, wrong_address
     from brorl_graders.base.verdicts import Verdicts
     from brorl_graders.environments.protocol import Action, Environment, Step
@@ -31,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ENVIRONMENT",
+    "FULL_MARK_KEY",
     "SCORE_LINE",
     "SHARE_OF_TESTS",
     "Action",
@@ -52,15 +61,18 @@ __all__ = [
     "check_payload",
     "endpoints_in",
     "first_messages",
+    "full_mark",
     "grade",
     "is_address",
     "is_open",
     "is_reference",
     "look_up",
+    "lowest_right",
     "make_environment",
     "names_in",
     "reading_of",
     "reference_text",
+    "with_full_mark",
     "wrong_address",
 ]
 
@@ -69,7 +81,15 @@ _NAMES_OF_MODULES = {
     "answers": ("answers_of", "is_reference", "reading_of"),
     "base.answer": ("boxed_answers",),
     "base.errors": ("BroRLError", "ConfigError", "DataError", "ResourceError", "ServiceError"),
-    "base.payload": ("ENVIRONMENT", "accepted_answers", "reference_text"),
+    "base.payload": (
+        "ENVIRONMENT",
+        "FULL_MARK_KEY",
+        "accepted_answers",
+        "full_mark",
+        "lowest_right",
+        "reference_text",
+        "with_full_mark",
+    ),
     "base.settings": ("SCORE_LINE", "SHARE_OF_TESTS", "is_address", "wrong_address"),
     "base.verdicts": ("Verdicts",),
     "environments.protocol": ("Action", "Environment", "Step"),

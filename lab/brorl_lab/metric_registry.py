@@ -296,6 +296,8 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
             Metric("pass_at_1_standard_error", "share", "over prompts", "Standard error of it"),
             Metric("pass_at_{k}", "share", _VALIDATION, "Prompts with a right response among k, all that were sampled"),
             Metric("pass_at_1/{task}", "share", _VALIDATION, "Chance for one task's prompts"),
+            Metric("reward", "", _VALIDATION, "Raw reward"),
+            Metric("reward_standard_error", "", "over prompts", "Standard error of it"),
             Metric("response_tokens", "tokens", "mean over responses", "Length of a response"),
             Metric("truncated", "share", "over responses", "Responses that ended at the limit of tokens"),
             Metric("turns", "turns", "mean over responses", "Turns of an environment's trajectory"),

@@ -26,7 +26,7 @@ import numpy as np
 
 from nemo_brorl.core.errors import StarvationError
 from nemo_brorl.ports import PromptSource
-from nemo_brorl.types import SUCCESS_REWARD, Prompt, ScoredGroup
+from nemo_brorl.types import Prompt, ScoredGroup, is_right
 
 MAX_RETIRED = 10_000  # retired prompts in a row after which all count as solved
 
@@ -142,8 +142,7 @@ class RetiringPool:
         self.counts.discount()
         # Sorted by uid, not by the engines' order, so that equal rollouts give equal counts.
         for scored in sorted(sampled, key=lambda group: group.prompt.uid):
-            is_right = scored.rewards >= SUCCESS_REWARD
-            self.counts.observe(scored.prompt, int(is_right.sum()), len(is_right))
+            self.counts.observe(scored.prompt, int(is_right(scored).sum()), len(scored.rewards))
 
     def metrics(self) -> dict[str, float]:
         """Return metrics of a step: how many retired (solved) prompts were skipped and how many were sampled again."""

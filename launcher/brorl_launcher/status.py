@@ -15,6 +15,7 @@ from brorl_launcher import slurm
 from brorl_launcher.command_line import command_parser
 from brorl_launcher.find_run import Target, find_target, newest_log
 from brorl_launcher.run_state import SHOWN_PARTS, HeartbeatFile, Row, RunStatus, read_run
+from nemo_brorl.core.best_weights import weights_line
 from nemo_brorl.core.console import clear_screen, format_table, without_colours, write_out
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.step_time import step_seconds
@@ -200,6 +201,8 @@ def _progress_lines(run: RunStatus) -> list[str]:
     if validations:
         row = validations[-1]
         lines.append(_line("validation", f"pass@1 {row['validation/pass_at_1']:.1%} after step {row['step']}"))
+    if weights := weights_line(run.folder):
+        lines.append(_line("weights", weights))
     if run.remaining_s and not run.is_finished:
         lines.append(_line("remaining", f"about {format_duration(run.remaining_s)} of training at this pace"))
     saved = "none yet" if run.checkpoint is None else f"step {run.checkpoint:,}"
@@ -280,6 +283,7 @@ def _as_json(target: Target, run: RunStatus | None) -> str:
             "step_s": run.step_s,
             "remaining_s": run.remaining_s,
             "is_finished": run.is_finished,
+            "weights": weights_line(run.folder),
             "heartbeat": asdict(run.heartbeat) if run.heartbeat else None,
             "last_row": dict(run.rows[-1]) if run.rows else None,
         }

@@ -279,3 +279,15 @@ def test_checkpoints_are_marked_as_training_marks_them() -> None:
 def test_a_run_without_jobs_is_not_asked_of_slurm(tmp_path: Path, slurm: FakeSlurm) -> None:
     run = make_run(tmp_path / "run")
     assert find_target(str(run)) == Target(run)
+
+
+def test_the_step_of_the_exported_weights_and_a_better_base_are_named(
+    tmp_path: Path, no_slurm: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path / "run", [make_row(0), make_row(4)], saved=[4])
+    assert "weights" not in shown(run, capsys)
+    record = {"step": 4, "measure": "pass@1", "value": 0.156, "standard_error": 0.043, "base_value": 0.164}
+    (run / "hf").mkdir()
+    (run / "hf" / "validated.json").write_text(json.dumps({**record, "is_base_better": True}))
+    line = "weights    hf/ holds step 4 (pass@1 15.6% ± 4.3%, base 16.4%: the base was better)\n"
+    assert line in shown(run, capsys)

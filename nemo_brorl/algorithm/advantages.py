@@ -13,16 +13,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from brorl_graders import lowest_right
 from brorl_graders.base.components import find_function, is_import_path, with_params
 from numpy.typing import NDArray
 
 from nemo_brorl.algorithm.pass_at_k import share_within
 from nemo_brorl.config.algorithm import AlgorithmConfig
 from nemo_brorl.core.errors import TrainingError
-from nemo_brorl.types import SUCCESS_REWARD, Bool, Float32, Int32, Int64, ReadOnly
+from nemo_brorl.types import Bool, Float32, Int32, Int64, ReadOnly
 
+EQUAL = 1e-6  # rewards are equal whose difference is at most this share of their size
 EPSILON = 1e-8  # added to a standard deviation, so that a division by it stays finite
-EQUAL = 1e-6  # smallest difference between two unequal rewards
 
 Float64 = NDArray[np.float64]
 
@@ -37,38 +38,51 @@ class GroupRewards(ReadOnly):
     raw: Float32  # [N]
     shaped: Float32  # [N]
     lengths: Int32  # [N] sampled tokens of the responses
+    full_mark: float = 1.0  # raw reward from which a rollout is correct
 
     def select(self, rollouts: Int64) -> GroupRewards:
         """Return the rewards and response lengths of the group's rollouts that have the given indices."""
-        return GroupRewards(self.raw[rollouts], self.shaped[rollouts], self.lengths[rollouts])
+        return GroupRewards(self.raw[rollouts], self.shaped[rollouts], self.lengths[rollouts], self.full_mark)
 
     @property
     def is_correct(self) -> Bool:
-        """Mask [N] of the correct rollouts of a group, whose raw reward is at least `SUCCESS_REWARD`.
+        """Mask [N] of the correct rollouts of a group, whose raw reward reaches the full mark.
 
         Shaping may lower the reward of a correct rollout far below that.
         """
-        return self.raw >= SUCCESS_REWARD
+        return self.raw >= lowest_right(self.full_mark)
 
 
-def disagree(rewards: Float32, min_range: float) -> bool:
-    """Return whether the best and the worst raw reward of a group differ by at least `min_range`.
+def disagree(rewards: Float32, min_range: float, full_mark: float = 1.0) -> bool:
+    """Return whether the best and the worst raw reward of a group differ by `min_range` of the full mark at least.
 
-    `rewards` [N] are the raw rewards of the group's N rollouts. Equal rewards never disagree. The standard deviation
-    would be no test: in float32 it is not zero for 512 equal rewards of 0.3.
+    `rewards` [N] are the raw rewards of the group's N rollouts. Rewards that are equal but for rounding never disagree.
+    The standard deviation would be no test: in float32 it is not zero for 512 equal rewards of 0.3.
     """
-    least_range = max(min_range - EQUAL, EQUAL)
     if not len(rewards):
         return False
+    rounding = rounding_of(rewards, full_mark)
+    least_range = max(min_range * abs(full_mark) - rounding, rounding)
     return float(rewards.max()) - float(rewards.min()) > least_range
+
+
+def rounding_of(rewards: Float32 | Float64, full_mark: float) -> float:
+    """Return the largest difference of rewards [N] that counts as rounding, relative to them and the full mark."""
+    return EQUAL * max(float(np.abs(rewards).max()), abs(full_mark))
 
 
 Advantage = Callable[[Sequence[GroupRewards], AlgorithmConfig], list[Float32]]  # returns one [N] array per group
 
 
 def wide(group: GroupRewards) -> Float64:
-    """Return a group's shaped rewards [N] in float64, in which the mean of 512 equal rewards equals each of them."""
-    return group.shaped.astype(np.float64)
+    """Return a group's shaped rewards [N] in float64, in which the mean of 512 equal rewards equals each of them.
+
+    Rewards that differ by rounding alone are made equal, since a division by their deviation would make it a signal.
+    """
+    rewards = group.shaped.astype(np.float64)
+    if len(rewards) and np.ptp(rewards) <= rounding_of(rewards, group.full_mark):
+        rewards[:] = rewards[0]
+    return rewards
 
 
 def centred(group: GroupRewards) -> Float64:
@@ -90,7 +104,10 @@ def reinforce_plus_plus(groups: Sequence[GroupRewards], config: AlgorithmConfig)
     R is the shaped reward of a rollout. All prompts share one baseline.
     """
     rewards = [wide(group) for group in groups]
-    mean = float(np.concatenate(rewards).mean())
+    every = np.concatenate(rewards)
+    mean = float(every.mean())
+    if np.ptp(every) <= rounding_of(every, max(group.full_mark for group in groups)):
+        return [np.zeros(len(values), np.float32) for values in rewards]
     return whitened([values - mean for values in rewards])
 
 

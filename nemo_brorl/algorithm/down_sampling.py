@@ -27,6 +27,8 @@ def max_variance_subset(rewards: Float32, size: int) -> Int64:
     total = sums[size - high] + sums[num] - sums[num - high]
     total_of_squares = squares[size - high] + squares[num] - squares[num - high]
     variances = total_of_squares / size - (total / size) ** 2
-    best = int(np.argmax(np.round(variances, 12)))
+    # Variances that differ by rounding alone are ties, whatever the scale of the rewards.
+    scale = float((ascending**2).max()) or 1.0
+    best = int(np.argmax(np.round(variances / scale, 12)))
     chosen = np.concatenate([order[: size - best], order[num - best :]])
     return np.sort(chosen)

@@ -25,6 +25,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
+from brorl_graders import full_mark
 
 from nemo_brorl.algorithm.advantages import disagree
 from nemo_brorl.config.algorithm import AlgorithmConfig
@@ -312,7 +313,7 @@ def fresh_in_the_last(batch: TrainBatch, last: Sequence[Item]) -> list[bool]:
         if batch.min_reward_range is not None:
             is_other = np.ones(len(scored.rewards), bool)
             is_other[list(held_out)] = False
-            is_kept = disagree(scored.rewards[is_other], batch.min_reward_range)
+            is_kept = disagree(scored.rewards[is_other], batch.min_reward_range, full_mark(scored.prompt.payload))
         fresh.append(is_kept and not is_chosen)
     return fresh
 

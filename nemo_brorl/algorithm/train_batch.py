@@ -14,9 +14,10 @@ number of turns of the group's longest trajectory.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from brorl_graders import full_mark
 
 from nemo_brorl.algorithm.advantages import GroupRewards, advantages_of, weigh_rare_successes
 from nemo_brorl.algorithm.down_sampling import max_variance_subset
@@ -89,7 +90,7 @@ def _view(group: ScoredGroup, shaped: Float32, algorithm: AlgorithmConfig) -> Gr
     elif algorithm.train_rollouts is not None:
         trained = compared = max_variance_subset(shaped, algorithm.train_rollouts)
     return GroupView(
-        rewards=GroupRewards(group.rewards, shaped, group.group.num_sampled),
+        rewards=GroupRewards(group.rewards, shaped, group.group.num_sampled, full_mark(group.prompt.payload)),
         returns=returns,
         num_returns=np.minimum(group.num_turns, returns.shape[1]),
         trained=trained,
@@ -114,8 +115,7 @@ def _advantages(views: Sequence[GroupView], algorithm: AlgorithmConfig) -> list[
             members = view.compared[view.num_returns[view.compared] > turn]
             if len(members) < 2:
                 continue
-            member_rewards = view.rewards.select(members)
-            compared.append(GroupRewards(member_rewards.raw, view.returns[members, turn], member_rewards.lengths))
+            compared.append(replace(view.rewards.select(members), shaped=view.returns[members, turn]))
             targets.append((of_group, members, turn))
     for (of_group, members, turn), values in zip(targets, advantages_of(compared, algorithm), strict=True):
         of_group[members, turn] = values

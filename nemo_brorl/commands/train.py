@@ -18,6 +18,7 @@ from nemo_brorl.config.load import CommandLine
 from nemo_brorl.config.named_code import check_names
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.best_weights import weights_line
 from nemo_brorl.core.clock import SAVED, StopRequest, Stopwatch, grace_s
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.lock import locked
@@ -154,7 +155,9 @@ def print_summary(console: Console, run_folder: Path, seconds: float) -> None:
     console.table(["time by stage", "seconds", "share"], time_rows(rows))
     console.line()
     console.line(f"sampling: {sampling_line(rows)}")
+    if weights := weights_line(run_folder):
+        console.line(weights)
     console.line(
-        f"run folder {run_folder}: metrics.jsonl, checkpoints/, hf/ (best weights, Hugging Face format); {seconds:.0f} "
+        f"run folder {run_folder}: metrics.jsonl, checkpoints/, hf/ (Hugging Face format); {seconds:.0f} "
         f"s in all; `brorl report {run_folder}` makes a page of it"
     )

@@ -20,6 +20,7 @@ FILE_WORDS = {
     "parquet": "a Parquet file",
     "dataset": "the folder of a Hugging Face dataset on disk",
 }
+MARKS = (-1e9, 1e9)  # full marks, which 32 bits hold
 SOURCES = ("reasoning_gym", *FILE_WORDS, "environment")
 
 
@@ -107,6 +108,12 @@ class SourceConfig:
     columns: ColumnsConfig = section(ColumnsConfig)
     verifier: str | None = setting(None, "verifier that scores the responses; null: the preset's")
     verifier_options: dict[str, Any] = setting({}, "options passed to the verifier with every question")
+    success_reward: float | None = setting(
+        None,
+        "reward from which a response is right, in the scale of your own reward function; "
+        "null: 1, the full mark of every built-in verifier",
+        within=MARKS,
+    )
     environment: str | None = setting(
         None, "environment that replies to the model over several turns: a name or package.module:Class; null: one turn"
     )
@@ -159,6 +166,9 @@ class DomainConfig(SourceConfig):
 
     name: str = setting(MISSING, "name of the domain in metrics and prompts")
     weight: float = setting(1.0, "share of the prompts, relative to the sum of all weights", at_least=0)
+    success_reward: float | None = setting(
+        None, "reward from which a response is right; null: data.success_reward", within=MARKS
+    )
     system_prompt: str | None = setting(None, 'system prompt; null: data.system_prompt; "": none')
     max_prompt_tokens: int | None = setting(None, "longest prompt in tokens; null: data.max_prompt_tokens", at_least=1)
 

@@ -185,7 +185,8 @@ class DynamicSamplingConfig:
     min_groups: int = setting(1, "smallest number of informative groups in a step under fill=at_least", at_least=1)
     min_reward_range: float = setting(
         0.0,
-        "smallest difference between best and worst raw reward of an informative group; 0: any difference",
+        "smallest difference between best and worst raw reward of an informative group, as a share of "
+        "data.success_reward; 0: any difference",
         within=(0, 1),
     )
     max_sampled: float = setting(

@@ -20,13 +20,13 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-from brorl_graders import reference_text
+from brorl_graders import full_mark, lowest_right, reference_text
 from brorl_graders.base.foreign import MAX_LINE, VAST, open_record, read_json
 
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.files import append_whole, naming
 from nemo_brorl.evaluation.identity import differing, short_id
-from nemo_brorl.types import SUCCESS_REWARD, Int64, ScoredGroup
+from nemo_brorl.types import Int64, ScoredGroup
 
 MAX_REFERENCE = 200  # characters of a reference answer or an extracted answer that are kept
 
@@ -46,10 +46,11 @@ class PromptAnswers:
     reference: str | None  # reference answer as written; None: the verifier reads none
     turns: tuple[int, ...] | None = None  # turns of trajectories [n]; None: no environment
     tool_errors: tuple[int, ...] | None = None  # turns that called a tool wrongly [n]; None: no environment
+    full_mark: float = 1.0  # reward from which a sample is right
 
     @property
     def is_correct(self) -> tuple[bool, ...]:  # [n]
-        return tuple(reward >= SUCCESS_REWARD for reward in self.rewards)
+        return tuple(reward >= lowest_right(self.full_mark) for reward in self.rewards)
 
 
 _FIELDS = {field.name for field in fields(PromptAnswers)}
@@ -88,6 +89,7 @@ def answers_of(group: ScoredGroup) -> PromptAnswers:
         reference=reference,
         turns=turns,
         tool_errors=_tool_errors(group, order),
+        full_mark=full_mark(prompt.payload),
     )
 
 
@@ -199,7 +201,8 @@ def _parsed(line: bytes) -> PromptAnswers | None:
     Returns None if the line is damaged or of another version.
     """
     record = _record(line)
-    if record is None or record.keys() != _FIELDS:
+    # Earlier versions wrote no full mark: it was 1.
+    if record is None or record.keys() | {"full_mark"} != _FIELDS:
         return None
     for name, value in record.items():
         if isinstance(value, list):

@@ -154,7 +154,7 @@ def _benchmark(
     for number, question in _questions(config, data.held_out_fraction):
         if question.has_episodes:
             question_check.check(question.tools)
-        rendered = render_question(question, system_prompt, data)
+        rendered = render_question(question, system_prompt, data, config.success_reward)
         token_ids = tokenizer.prompt_ids(rendered.messages, system_prompt, question.tools)
         prompt = Prompt(
             uid=f"{config.name}/{number}",

@@ -17,11 +17,12 @@ from nemo_brorl.algorithm.keep_rate import expected_keep_rate
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
+from nemo_brorl.evaluation.reward_scale import scale_lines
 from nemo_brorl.evaluation.shown_responses import Decode, response_ids, shown_responses
 from nemo_brorl.ports import Policy
 from nemo_brorl.rollouts.ledger import OpenGroup
 from nemo_brorl.rollouts.sampler import Sampler
-from nemo_brorl.types import SUCCESS_REWARD, Prompt, Sampling, ScoredGroup
+from nemo_brorl.types import Prompt, Sampling, ScoredGroup, is_right
 
 NUM_PROMPTS = 8
 NUM_ROLLOUTS = 8  # rollouts of each prompt
@@ -102,6 +103,8 @@ def print_rehearsal(
         return
     for line in shown_responses(groups, decode):
         console.line(line)
+    for line in scale_lines(groups, config.data, config.algorithm.advantage):
+        console.line(line)
     console.line(keep_rate_line(groups, config))
     console.line(step_line(config, rehearsed, policy))
 
@@ -111,7 +114,7 @@ def keep_rate_line(groups: Sequence[ScoredGroup], config: BroRLConfig) -> str:
 
     The estimate is made from the responses sampled before training.
     """
-    successes = [int((group.rewards >= SUCCESS_REWARD).sum()) for group in groups]
+    successes = [int(is_right(group).sum()) for group in groups]
     sizes = [len(group.rewards) for group in groups]
     num, _ = config.rollouts.stage_sizes()[0]
     kept = expected_keep_rate(successes, sizes, num)
@@ -130,7 +133,7 @@ def step_line(config: BroRLConfig, rehearsed: Rehearsed, policy: Policy | None) 
     """Return the line with a training step's estimated rollouts and seconds, at the speed measured before training."""
     groups = rehearsed.groups
     num, prompts = config.rollouts.stage_sizes()[0]
-    successes = [int((group.rewards >= SUCCESS_REWARD).sum()) for group in groups]
+    successes = [int(is_right(group).sum()) for group in groups]
     kept = 1.0
     if config.dynamic_sampling.enabled and config.dynamic_sampling.fill == "full":
         rate = expected_keep_rate(successes, [len(group.rewards) for group in groups], num).mean

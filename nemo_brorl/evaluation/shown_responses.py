@@ -13,7 +13,7 @@ from brorl_graders.base.foreign import inert
 
 from nemo_brorl.cluster.object_store import fetch
 from nemo_brorl.prompts.asking import place_of_answer
-from nemo_brorl.types import SUCCESS_REWARD, Prompt, ScoredGroup
+from nemo_brorl.types import Prompt, ScoredGroup, is_right
 
 NUM_SHOWN = 3  # number of responses shown
 MAX_SHOWN = 700  # characters of a prompt or response shown: its end, where the answer is
@@ -54,7 +54,7 @@ def summary(groups: Sequence[ScoredGroup]) -> list[str]:
     rewards = np.concatenate([group.rewards for group in groups])
     is_stopped = np.concatenate([group.group.is_stopped for group in groups])
     tokens = np.concatenate([group.group.lengths for group in groups])
-    right = int((rewards >= SUCCESS_REWARD).sum())
+    right = sum(int(is_right(group).sum()) for group in groups)
     num_cut = int((~is_stopped).sum())
     return [
         f"  reward {rewards.mean():.3f}, {right} of {len(rewards)} right, {num_cut} cut at their limit, "

@@ -14,7 +14,7 @@ from nemo_brorl.config.evaluation import EvaluationConfig
 from nemo_brorl.config.rollouts import RolloutsConfig
 from nemo_brorl.rollouts.metrics import trajectory_metrics
 from nemo_brorl.rollouts.sampler import Sampler
-from nemo_brorl.types import SUCCESS_REWARD, Prompt, Sampling, ScoredGroup
+from nemo_brorl.types import Prompt, Sampling, ScoredGroup, is_right
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class TaskResult:
     response_tokens: float
     truncated: float
     trajectories: Mapping[str, float]  # metrics from `trajectory_metrics`
+    reward: float = math.nan  # mean raw reward
+    reward_error: float = math.nan  # standard error of it, over prompts
 
     @property
     def error_text(self) -> str:
@@ -53,6 +55,8 @@ class EvaluationResult:
             f"{prefix}/pass_at_1": overall.pass_at_1,
             f"{prefix}/pass_at_1_standard_error": overall.standard_error,
             f"{prefix}/pass_at_{overall.num_samples}": overall.pass_at_n,
+            f"{prefix}/reward": overall.reward,
+            f"{prefix}/reward_standard_error": overall.reward_error,
             f"{prefix}/response_tokens": overall.response_tokens,
             f"{prefix}/truncated": overall.truncated,
         }
@@ -109,11 +113,12 @@ def summarise(groups: Sequence[ScoredGroup]) -> TaskResult:
     num_samples = groups[0].group.num_rollouts
     correct = []  # number of right samples in each group
     shares = []  # pass@1 of each group
+    rewards = []  # mean reward of each group
     for group in groups:
-        is_right = group.rewards >= SUCCESS_REWARD
-        num_right = int(is_right.sum())
+        num_right = int(is_right(group).sum())
         correct.append(num_right)
         shares.append(num_right / num_samples)
+        rewards.append(float(group.rewards.mean(dtype=np.float64)))
     lengths = np.concatenate([group.group.lengths for group in groups])
     is_stopped = np.concatenate([group.group.is_stopped for group in groups])
     return TaskResult(
@@ -126,6 +131,8 @@ def summarise(groups: Sequence[ScoredGroup]) -> TaskResult:
         response_tokens=float(lengths.mean()),
         truncated=float(1.0 - is_stopped.mean()),
         trajectories=trajectory_metrics(groups),
+        reward=float(np.mean(rewards)),
+        reward_error=standard_error(rewards),
     )
 
 

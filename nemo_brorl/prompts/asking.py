@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from brorl_graders import names_in
+from brorl_graders import names_in, with_full_mark
 
 from nemo_brorl.config.data import DataConfig
 from nemo_brorl.core.tokenizer import conversation
@@ -53,15 +53,19 @@ def place_of_answer(verifier: str, payload: Mapping[str, Any], chosen: str) -> s
     return place if "math" in names and place in INSTRUCTIONS else None
 
 
-def render_question(question: Question, system_prompt: str | None, config: DataConfig) -> RenderedQuestion:
+def render_question(
+    question: Question, system_prompt: str | None, config: DataConfig, success_reward: float | None = None
+) -> RenderedQuestion:
     """Return the conversation that asks a question.
 
     If a verifier reads the answer at a place that the conversation does not name, an instruction to write it there is
-    added, unless the setting `answer_instruction` is empty.
+    added, unless the setting `answer_instruction` is empty. The payload gets `success_reward`, if a setting gives one.
     """
     messages = conversation(question.messages or question.text, system_prompt)
     place = place_of_answer(question.verifier, question.payload, config.answer_format)
     payload = question.payload
+    if success_reward is not None:
+        payload = with_full_mark(payload, success_reward)
     if place is not None and config.answer_format != "auto":
         payload = {**payload, "answer_format": place}
     if place is None or config.answer_instruction == "":

@@ -25,6 +25,7 @@ class Domain:
     weight: float
     system_prompt: str | None
     max_prompt_tokens: int
+    success_reward: float | None = None  # full mark of the rewards; None: 1
 
 
 class Mixture:

@@ -35,6 +35,7 @@ class Section(NamedTuple):
     weight: float
     system_prompt: str | None
     max_prompt_tokens: int
+    success_reward: float | None
 
     def label(self) -> str:
         """Return the prefix of messages about this data source: "domain NAME: ", or "" without a mixture."""
@@ -84,6 +85,7 @@ class Sources:
                 weight=section.weight,
                 system_prompt=section.system_prompt,
                 max_prompt_tokens=section.max_prompt_tokens,
+                success_reward=section.success_reward,
             )
             domains.append(domain)
         if not domains and name == "held_out":
@@ -144,7 +146,7 @@ def make_source(config: DataConfig, split: str, seed: int) -> Mixture:
 
 def _sections(config: DataConfig) -> Sequence[Section]:
     if config.source != "mixture":
-        return [Section("", "data", config, 1.0, config.system_prompt, config.max_prompt_tokens)]
+        return [Section("", "data", config, 1.0, config.system_prompt, config.max_prompt_tokens, config.success_reward)]
     found = []
     for index, domain in enumerate(config.domains):
         section = Section(
@@ -154,6 +156,7 @@ def _sections(config: DataConfig) -> Sequence[Section]:
             weight=domain.weight,
             system_prompt=config.system_prompt if domain.system_prompt is None else domain.system_prompt,
             max_prompt_tokens=domain.max_prompt_tokens or config.max_prompt_tokens,
+            success_reward=config.success_reward if domain.success_reward is None else domain.success_reward,
         )
         if domain.weight > 0:
             found.append(section)

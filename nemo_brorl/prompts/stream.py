@@ -193,7 +193,7 @@ class PromptStream:
         if question.has_episodes:
             self.question_check.check(question.tools)
         place = f"{domain.name}/{index}" if domain.name else str(index)
-        rendered = render_question(question, domain.system_prompt, self.config)
+        rendered = render_question(question, domain.system_prompt, self.config, domain.success_reward)
         if rendered.instruction:
             self.instructions[question.verifier] = rendered.instruction
         return Prompt(

@@ -33,10 +33,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from brorl_graders import full_mark
+
 from nemo_brorl.algorithm.advantages import disagree
 from nemo_brorl.config.rollouts import DynamicSamplingConfig
 from nemo_brorl.core.errors import StarvationError
-from nemo_brorl.types import SUCCESS_REWARD, ScoredGroup
+from nemo_brorl.types import ScoredGroup, is_right
 
 KEEP_RATE_DECAY = 0.95  # decay of the running keep rate for each group
 MIN_KEEP_RATE = 0.25  # lower bound: at most 1 / 0.25 times the missing groups are in flight
@@ -59,9 +61,9 @@ def judge(group: ScoredGroup, config: DynamicSamplingConfig) -> Decision:
     """Decide by the raw rewards of a group of rollouts whether the group enters the training batch."""
     if not config.enabled:
         return Decision(True, "disabled")
-    if disagree(group.rewards, config.min_reward_range):
+    if disagree(group.rewards, config.min_reward_range, full_mark(group.prompt.payload)):
         return Decision(True, "informative")
-    if group.rewards.min() >= SUCCESS_REWARD:
+    if is_right(group).all():
         return Decision(False, "all_correct")
     if group.rewards.max() <= 0.0:
         return Decision(False, "all_wrong")

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from brorl_graders import full_mark, lowest_right
 
 from nemo_brorl.core.errors import GenerationError
 from nemo_brorl.types import (
-    SUCCESS_REWARD,
     Float32,
     Int32,
     Int64,
@@ -241,7 +241,7 @@ def close_group(prompt: Prompt, scored_chunks: Iterable[ScoredChunk]) -> ScoredG
         rewards=rewards,
         num_failed=sum(scored.num_failed for scored in ordered),
         repetition=repetition,
-        mass=sampled_mass(keys, log_probs, rewards),
+        mass=sampled_mass(keys, log_probs, rewards, full_mark(prompt.payload)),
         answers=_joined_answers(ordered),
         evidence=tuple(scored.evidence for scored in ordered if scored.evidence is not None),
         records=_records(ordered),
@@ -289,17 +289,18 @@ def _records(scored_chunks: Sequence[ScoredChunk]) -> tuple[TurnRecord | None, .
     return tuple(records) if num_kept else ()
 
 
-def sampled_mass(keys: UInt64, log_probs: Float32, rewards: Float32) -> SampledMass:
+def sampled_mass(keys: UInt64, log_probs: Float32, rewards: Float32, mark: float = 1.0) -> SampledMass:
     """Return the probability mass of the distinct responses that the rollouts of a group have sampled.
 
     Whole responses take the role of the theory's tokens (`docs/explanation/theory.md`). `keys`, `log_probs` and
-    `rewards` are [N]. Equal responses have equal keys, and are assumed to have equal rewards.
+    `rewards` are [N], of which those from `mark` on are right. Equal responses have equal keys, and are assumed to have
+    equal rewards.
     """
     _, first, counts = np.unique(keys, return_index=True, return_counts=True)
     # The square of a long response's probability is zero in float32.
     different = log_probs[first].astype(np.float64)
     probabilities = np.exp(different)
-    is_correct = rewards[first] >= SUCCESS_REWARD
+    is_correct = rewards[first] >= lowest_right(mark)
     correct = probabilities[is_correct]
     wrong = probabilities[~is_correct]
     return SampledMass(

@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from brorl_graders import full_mark
 
+from nemo_brorl.algorithm.advantages import disagree
 from nemo_brorl.algorithm.pass_at_k import pass_at_k
 from nemo_brorl.rollouts.ledger import OpenGroup
-from nemo_brorl.types import SUCCESS_REWARD, Float32, Int32, ScoredGroup
+from nemo_brorl.types import Float32, Int32, ScoredGroup, is_right
 
 SUCCESS_BUCKETS = (
     "0",
@@ -111,7 +113,7 @@ def mean_pass_at(groups: Sequence[ScoredGroup]) -> dict[int, float]:
     """Return the unbiased pass@k averaged over groups, by k, for k that are powers of two."""
     values: dict[int, list[float]] = {}
     for group in groups:
-        is_correct = group.rewards >= SUCCESS_REWARD
+        is_correct = is_right(group)
         num = len(is_correct)
         num_correct = int(is_correct.sum())
         k = 1
@@ -197,7 +199,7 @@ def domain_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
             continue
         num_informative = 0
         for group in of_domain:
-            if np.ptp(group.rewards) > 0:
+            if disagree(group.rewards, 0.0, full_mark(group.prompt.payload)):
                 num_informative += 1
         metrics[f"domain/{domain}/groups"] = float(len(of_domain))
         metrics[f"domain/{domain}/reward"] = float(_rewards(of_domain).mean())
@@ -211,7 +213,7 @@ def success_histogram(groups: Sequence[ScoredGroup]) -> dict[str, float]:
     """Return the shares of groups with 0, 1, 2–5, more, and only correct rollouts."""
     counts = dict.fromkeys(SUCCESS_BUCKETS, 0)
     for group in groups:
-        num_successes = int((group.rewards >= SUCCESS_REWARD).sum())
+        num_successes = int(is_right(group).sum())
         bucket = _bucket(num_successes, len(group.rewards))
         counts[bucket] += 1
     metrics: dict[str, float] = {}
@@ -258,7 +260,7 @@ def _mass_balance_terms(group: ScoredGroup) -> dict[str, float]:
     """Return the terms of BroRL's mass balance (arXiv 2510.01180, Theorem 1) for one group of rollouts, by name."""
     mass = group.mass
     num = len(group.rewards)
-    success_rate = float((group.rewards >= SUCCESS_REWARD).mean())
+    success_rate = float(is_right(group).mean())
     failure_rate = 1 - success_rate
     mood = mass.correct - mass.wrong
     unsampled = 1.0 - mass.correct - mass.wrong

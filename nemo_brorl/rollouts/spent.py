@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from nemo_brorl.config.rollouts import DynamicSamplingConfig
 from nemo_brorl.rollouts.dynamic_sampling import judge
-from nemo_brorl.types import SUCCESS_REWARD, Prompt, ScoredGroup
+from nemo_brorl.types import Prompt, ScoredGroup, is_right
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,5 @@ def outcomes(groups: Sequence[ScoredGroup]) -> list[tuple[Prompt, float]]:
     """Return each group's prompt with its share of correct rollouts, sorted by prompt uid."""
     shares = []
     for group in sorted(groups, key=lambda group: group.prompt.uid):
-        is_correct = group.rewards >= SUCCESS_REWARD
-        shares.append((group.prompt, float(is_correct.mean())))
+        shares.append((group.prompt, float(is_right(group).mean())))
     return shares

@@ -9,13 +9,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from brorl_graders import full_mark
 from brorl_graders.answers import answers_of
 from brorl_graders.base.verdicts import LATE, Verdicts
 from brorl_graders.environments.protocol import EpisodeOutcome
 
 from nemo_brorl.types import PaidAnswer, RewardEvidence
 
-# Smallest score of a rewarded response. It is below `SUCCESS_REWARD` on purpose: a part of the reward is learned, too.
+# Smallest score of a rewarded response, as a share of the full mark: a part of the reward is learned, too.
 EARNS = 0.5
 MAX_PAID = 4  # number of rewarded answers that are named
 MAX_ANSWER = 80  # characters
@@ -35,6 +36,8 @@ def evidence_of(
     `verdicts` are the verifier's scores and reasons for the texts.
     """
     answers = answers_of(verifier, payload)
+    mark = full_mark(payload)
+    earning = min(EARNS * mark, mark)
     example = ""
     num_without_answer = 0
     num_late = 0
@@ -47,7 +50,7 @@ def evidence_of(
             num_late += counts[text] * is_late
             num_raised += counts[text] * (not is_late)
             example = example or text
-        elif score >= EARNS and answers is not None:
+        elif score >= earning and answers is not None:
             answer = answers.read_or_blank(text)
             if answer is None:
                 num_without_answer += counts[text]

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+from nemo_brorl.core.best_weights import RECORD as BEST_WEIGHTS_RECORD
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.files import naming, share_as_usual
 from nemo_brorl.core.model_folder import MAX_JSON, model_object
@@ -23,6 +24,8 @@ SHARD_BYTES = 4 * 2**30
 PARTIAL = ".partial"
 # Tokenizer and generation settings.
 _COMPANIONS = ("*.json", "*.txt", "*.model", "*.jinja")
+# Records of the weights in the source, not of those that are written.
+_RECORDS = (BEST_WEIGHTS_RECORD, "converted.json")
 _INDEX = "model.safetensors.index.json"
 log = get_logger(__name__)
 
@@ -90,7 +93,7 @@ def _copy_companions(
         for pattern in _COMPANIONS:
             companions += source.glob(pattern)
     for path in companions:
-        if path.name.endswith(".safetensors.index.json"):
+        if path.name in _RECORDS or path.name.endswith(".safetensors.index.json"):
             continue
         try:
             content = record_bytes(path, MAX_JSON)

@@ -17,7 +17,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-SUCCESS_REWARD = 1.0 - 1e-6  # lowest reward of a right response, before a discount
+from brorl_graders.base.errors import DataError
+
+EQUAL = 1e-6  # rewards are equal whose difference is at most this share of their size
+SUCCESS_REWARD = 1.0 - EQUAL  # lowest reward of a right response of a built-in verifier, before a discount
+FULL_MARK_KEY = "data.success_reward"  # key of the payload with that setting; no column of a row has this name
 
 
 Payload = Mapping[str, Any]
@@ -67,6 +71,31 @@ def reference_text(payload: Payload) -> str | None:
         question = payload["task"].get("payload") or {}
     answer = question.get("answer")
     return None if answer is None else str(answer)
+
+
+def full_mark(payload: Payload) -> float:
+    """Return the reward from which a response to the prompt with this payload is right: 1 unless a setting names it.
+
+    Raises DataError for the payload of a damaged store, whose full mark is no number.
+    """
+    mark = payload.get(FULL_MARK_KEY, 1.0)
+    if not is_number(mark) or not math.isfinite(mark):
+        raise DataError(f"'{FULL_MARK_KEY}' is {mark!r}; write a number")
+    return float(mark)
+
+
+def lowest_right(mark: float) -> float:
+    """Return the lowest reward of a right response whose full mark is `mark`, which leaves room for rounding."""
+    return mark - EQUAL * abs(mark)
+
+
+def with_full_mark(payload: Payload, mark: float) -> Payload:
+    """Return a payload with the full mark of its source, also for the question in an environment's task."""
+    marked = {**payload, FULL_MARK_KEY: mark}
+    task = payload.get("task")
+    if ENVIRONMENT in payload and isinstance(task, Mapping) and isinstance(task.get("payload"), Mapping):
+        marked["task"] = {**task, "payload": {**task["payload"], FULL_MARK_KEY: mark}}
+    return marked
 
 
 def score_and_reason(scored: Scored) -> tuple[float, str]:

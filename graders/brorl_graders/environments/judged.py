@@ -12,7 +12,7 @@ from typing import Any
 
 from brorl_graders import sandbox
 from brorl_graders.base.errors import ConfigError
-from brorl_graders.base.payload import SUCCESS_REWARD
+from brorl_graders.base.payload import SUCCESS_REWARD, full_mark, lowest_right
 from brorl_graders.environments.protocol import (
     ANY,
     SAME_TASK,
@@ -68,6 +68,7 @@ class Judged(Environment):
 
     question: Task
     seed = 0
+    lowest_score = SUCCESS_REWARD  # lowest reward of a right answer
 
     @classmethod
     def traits(cls, task: Task) -> Traits:
@@ -89,6 +90,7 @@ class Judged(Environment):
         """Store the task, and return its question as the prompt."""
         _verifier_of(type(self).__name__, task)
         self.question = task
+        self.lowest_score = lowest_right(full_mark(task.get("payload", {})))
         self.seed = seed
         return task.get("messages") or str(task["text"])
 
@@ -124,7 +126,7 @@ class VerifyAndRetry(Judged):
         score = self.score(action.text)
         reward = score * self.retry_discount**self.num_tries
         self.num_tries += 1
-        is_last = score >= SUCCESS_REWARD or self.num_tries >= self.max_turns
+        is_last = score >= self.lowest_score or self.num_tries >= self.max_turns
         if is_last:
             return Step(reward=reward, terminated=True)
         question = str(self.question["text"])

@@ -44,9 +44,11 @@ def fingerprint(config: BroRLConfig) -> str:
     A base model that was saved with an equal hash is used again.
     """
     data = asdict(config.data)
-    # They are about files, and younger than the bases of this repository.
+    # They change no base of this repository, and are younger.
     for name in ("repeated_rows", "changed_rows"):
         del data[name]
+    if data["success_reward"] is None:
+        del data["success_reward"]
     settings = {"sft": asdict(config.sft), "data": data, "seed": config.trainer.seed}
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 

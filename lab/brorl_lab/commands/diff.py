@@ -8,6 +8,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +169,10 @@ def compared_scores(
     a: Rows,
     b: Rows,
 ) -> list[MetricComparison]:
-    """Return pass@1 of two runs on held-out prompts, at their last common validation and at each run's best one."""
+    """Return pass@1 of two runs on held-out prompts, at their last common validation and at each run's best one.
+
+    A run's best validation is one of trained weights, where it has some.
+    """
     by_step_a = _validations(a)
     by_step_b = _validations(b)
     both = by_step_a.keys() & by_step_b.keys()
@@ -177,8 +181,8 @@ def compared_scores(
         last = max(both)
         found.append(_score(f"pass@1 after step {last}", by_step_a[last], by_step_b[last]))
     if by_step_a and by_step_b:
-        best_a = max(by_step_a.values(), key=_first)
-        best_b = max(by_step_b.values(), key=_first)
+        best_a = _best(by_step_a)
+        best_b = _best(by_step_b)
         found.append(_score("best pass@1", best_a, best_b))
     return found
 
@@ -259,8 +263,9 @@ def _score(
     return MetricComparison(name, a[0], b[0], spreads[0], spreads[1], has_interval=True)
 
 
-def _first(pair: tuple[float, float | None]) -> float:
-    return pair[0]
+def _best(by_step: Mapping[int, tuple[float, float | None]]) -> tuple[float, float | None]:
+    trained = [value for step, value in by_step.items() if step > 0]
+    return max(trained or by_step.values(), key=itemgetter(0))
 
 
 def _mean(

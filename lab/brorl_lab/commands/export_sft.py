@@ -13,7 +13,7 @@ from nemo_brorl.config.load import load_run_config
 from nemo_brorl.core.console import Console, setup_logging
 from nemo_brorl.core.files import replacing
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
-from nemo_brorl.types import SUCCESS_REWARD, ScoredGroup
+from nemo_brorl.types import ScoredGroup, is_right
 
 Line = dict[str, Any]
 
@@ -30,7 +30,6 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--min-reward",
         type=float,
-        default=SUCCESS_REWARD,
         help="raw reward of a response at least (default: right ones)",
     )
     parser.add_argument("--output", type=Path, help="file (default: sft.jsonl in the run folder)")
@@ -65,22 +64,24 @@ def best_lines(
     scored: ScoredGroup,
     step: int,
     best: int,
-    min_reward: float,
+    min_reward: float | None,
     tokenizer: ChatTokenizer,
 ) -> Iterator[Line]:
     """Yield training examples of a group's best distinct responses, the highest reward first.
 
     At equal rewards the shorter response comes first, then the one sampled first. Truncated responses are left out. So
-    are trajectories of several turns, because their text is not the model's alone.
+    are trajectories of several turns, because their text is not the model's alone. Without a `min_reward` the right
+    responses are exported.
     """
     responses = responses_of(scored)
     lengths = scored.group.lengths
     is_stopped = scored.group.is_stopped
+    is_chosen = is_right(scored) if min_reward is None else scored.rewards >= min_reward
     order = sorted(range(len(responses)), key=lambda place: (-scored.rewards[place], lengths[place], place))
     num_turns = scored.num_turns
     texts: set[str] = set()
     for place in order:
-        if len(texts) == best or scored.rewards[place] < min_reward:
+        if len(texts) == best or not is_chosen[place]:
             return
         if num_turns[place] > 1:
             continue

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import yaml
-from brorl_graders import ENVIRONMENT, check_payload, names_in
+from brorl_graders import ENVIRONMENT, FULL_MARK_KEY, check_payload, full_mark, lowest_right, names_in
 from brorl_graders.base.components import is_import_path
 
 from brorl_lab.store_reader import chosen_steps, responses_of, sampled_groups, sampled_prompts
@@ -33,7 +33,7 @@ from nemo_brorl.core.errors import ConfigError, DataError, NotAllowedError
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.ports import ChunkScorer
 from nemo_brorl.scoring.grader_settings import configure
-from nemo_brorl.types import SUCCESS_REWARD, Float32, Prompt, RolloutChunk, ScoredGroup
+from nemo_brorl.types import Float32, Prompt, RolloutChunk, ScoredGroup, is_right
 
 Key = tuple[str, int]  # prompt uid and the chunk's first index
 MAX_SHOWN = 300  # characters of an example
@@ -46,6 +46,7 @@ class RescoredGroup:
     scored: ScoredGroup
     rewards: Float32  # new raw rewards [N]
     num_failed: int
+    full_mark: float  # new reward from which a rollout is right
 
     @property
     def changed(self) -> np.ndarray:
@@ -59,11 +60,11 @@ def prompt_for_verifier(prompt: Prompt, verifier: str | None, options: Mapping[s
     `options` replace values of the payload, which the verifier reads. Raises DataError when the verifier cannot score
     the prompt, ConfigError for a name that is unknown or that the command line does not allow.
     """
-    changed = replace(
-        prompt,
-        verifier=verifier or prompt.verifier,
-        payload={**prompt.payload, **options},
-    )
+    payload = dict(prompt.payload)
+    if verifier not in (None, prompt.verifier):
+        # The full mark is that of the run's own verifier.
+        payload.pop(FULL_MARK_KEY, None)
+    changed = replace(prompt, verifier=verifier or prompt.verifier, payload={**payload, **options})
     if changed.verifier == ENVIRONMENT:
         raise DataError(
             f"prompt {prompt.uid} was answered by an environment, which cannot be asked again: pass --verifier of "
@@ -88,8 +89,10 @@ def rescore(
     prompt, ConfigError for a name that is unknown or that the command line does not allow.
     """
     chunks: list[RolloutChunk] = []
+    marks: dict[str, float] = {}
     for scored in groups:
         prompt = prompt_for_verifier(scored.prompt, verifier, options)
+        marks[prompt.uid] = full_mark(prompt.payload)
         for chunk in scored.group.chunks:
             request = replace(chunk.request, prompt=prompt)
             chunks.append(replace(chunk, request=request))
@@ -99,7 +102,7 @@ def rescore(
         uid, _ = key = _key(scored_chunk.chunk)
         rewards[key] = scored_chunk.rewards
         num_failed[uid] = num_failed.get(uid, 0) + scored_chunk.num_failed
-    return list(_join_chunks(groups, rewards, num_failed))
+    return list(_join_chunks(groups, rewards, num_failed, marks))
 
 
 def _key(chunk: RolloutChunk) -> Key:
@@ -110,10 +113,12 @@ def _join_chunks(
     groups: Iterable[ScoredGroup],
     rewards: Mapping[Key, Float32],
     num_failed: Mapping[str, int],
+    marks: Mapping[str, float],
 ) -> Iterator[RescoredGroup]:
     for scored in groups:
         parts = [rewards[_key(chunk)] for chunk in scored.group.chunks]
-        yield RescoredGroup(scored, np.concatenate(parts), num_failed[scored.prompt.uid])
+        uid = scored.prompt.uid
+        yield RescoredGroup(scored, np.concatenate(parts), num_failed[uid], marks[uid])
 
 
 @dataclass
@@ -144,8 +149,8 @@ def confusion(groups: Iterable[RescoredGroup]) -> np.ndarray:
     """Return the counts [was right, was wrong] × [is right, is wrong] of rollouts that were scored again."""
     counts = np.zeros((2, 2), np.int64)
     for rescored in groups:
-        was_wrong = rescored.scored.rewards < SUCCESS_REWARD
-        is_wrong = rescored.rewards < SUCCESS_REWARD
+        was_wrong = ~is_right(rescored.scored)
+        is_wrong = rescored.rewards < lowest_right(rescored.full_mark)
         np.add.at(counts, (was_wrong.astype(int), is_wrong.astype(int)), 1)
     return counts
 

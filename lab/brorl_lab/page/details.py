@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from brorl_graders import accepted_answers, answers_of
+from brorl_graders import accepted_answers, answers_of, full_mark, lowest_right
 from brorl_graders.base.foreign import VAST, open_record
 
 from brorl_lab.page.runs import settings_of
@@ -24,7 +24,6 @@ from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.training.store.files import StoreFiles
-from nemo_brorl.types import SUCCESS_REWARD
 
 FIRST_TOKENS = 800  # first tokens of a response that is longer than both limits together
 LAST_TOKENS = 400
@@ -43,6 +42,7 @@ REASON = ("reason",)
 Part = dict[str, Any]
 Piece = tuple[str, float | None]
 
+DIGITS = 5  # decimals of numbers on the page
 MAX_SHOWN = 12  # responses that come with a group
 MAX_REASON = 100  # characters of a reason in the group's table
 NUMBERS = (
@@ -249,7 +249,9 @@ def group_details(
         prompt = tokenizer.backend.decode(group["prompt_ids"], skip_special_tokens=False)
         messages.append({"role": "prompt", "content": shorten(prompt)})
     shown: dict[str, Part] = {}
-    for place in shown_places(columns["reward"]):
+    # Rounded as the rewards are.
+    lowest = round(lowest_right(full_mark(payload)), DIGITS)
+    for place in shown_places(columns["reward"], lowest):
         shown[str(place)] = response_part(table, place, tokenizer, group["verifier"], payload)
     return {
         "step": step,
@@ -263,6 +265,7 @@ def group_details(
         "verifier": group["verifier"],
         "payload": _texts(payload),
         "expected": _expected(payload),
+        "lowest_right": lowest,
         "messages": messages,
         "sampling": [group["temperature"], group["top_p"], group["max_tokens"]],
         "version": group["version"],
@@ -289,13 +292,13 @@ def response_details(
     return response_part(table, place, tokenizer, group["verifier"], read_payload(group["payload"]))
 
 
-def shown_places(rewards: Sequence[float], num: int = MAX_SHOWN) -> list[int]:
+def shown_places(rewards: Sequence[float], lowest: float, num: int = MAX_SHOWN) -> list[int]:
     """Return the indices of the responses that the report page shows: as many right as wrong ones, if there are enough.
 
-    The indices are evenly spread and ascending.
+    The indices are evenly spread and ascending. `lowest` is the lowest reward of a right response.
     """
-    right = [place for place, reward in enumerate(rewards) if reward >= SUCCESS_REWARD]
-    other = [place for place, reward in enumerate(rewards) if reward < SUCCESS_REWARD]
+    right = [place for place, reward in enumerate(rewards) if reward >= lowest]
+    other = [place for place, reward in enumerate(rewards) if reward < lowest]
     few, many = sorted((right, other), key=len)
     chosen = _spread(few, num // 2)
     chosen += _spread(many, num - len(chosen))
@@ -326,7 +329,7 @@ def _numbers(column: pa.ChunkedArray) -> list[Any]:
     found: list[Any] = []
     for value in column.to_pylist():
         if isinstance(value, float):
-            value = round(value, 5) if math.isfinite(value) else None
+            value = round(value, DIGITS) if math.isfinite(value) else None
         found.append(value)
     return found
 

@@ -11,13 +11,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
+from brorl_graders import lowest_right
+from brorl_graders.base.foreign import VAST, open_record
 
 from brorl_lab.store_reader import read_table
 from nemo_brorl.algorithm.pass_at_k import share_within
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.training.store.files import StoreFiles
-from nemo_brorl.types import SUCCESS_REWARD
 
 MAX_GROUPS = 40_000  # rows of the table, from the newest steps
 GROUP_COLUMNS = (
@@ -97,7 +99,8 @@ class StoreTables:
 
 def read_columns(files: StoreFiles, step: int) -> Columns:
     """Return a stored step's columns with one value for each group: of the group itself, or summed over rollouts."""
-    groups = read_table(files.groups(step), GROUP_COLUMNS)
+    with open_record(files.groups(step), VAST) as raw, pq.ParquetFile(raw) as file:
+        groups = file.read(columns=[*GROUP_COLUMNS, "full_mark"])
     rollouts = read_table(files.rollouts(step), ROLLOUT_COLUMNS)
     columns: Columns = {}
     for name in GROUP_COLUMNS:
@@ -105,12 +108,19 @@ def read_columns(files: StoreFiles, step: int) -> Columns:
     sizes = columns["num_rollouts"]
     starts = np.cumsum(sizes) - sizes
     rewards = rollouts["reward"].to_numpy()
-    columns["num_right"] = _sums(rewards >= SUCCESS_REWARD, starts)
+    columns["num_right"] = _sums(rewards >= np.repeat(_lowest_right(groups), sizes), starts)
     num_tokens = rollouts["num_tokens"].to_numpy()
     columns["mean_tokens"] = _sums(num_tokens, starts) / sizes
     is_stopped = rollouts["is_stopped"].to_numpy()
     columns["num_cut"] = sizes - _sums(is_stopped, starts)
     return columns
+
+
+def _lowest_right(groups: pa.Table) -> np.ndarray:
+    """Return the lowest reward of a right rollout, [groups]. Earlier versions stored no full mark: it was 1."""
+    if "full_mark" not in groups.column_names:
+        return np.full(groups.num_rows, lowest_right(1.0))
+    return np.array([lowest_right(mark) for mark in groups["full_mark"].to_pylist()])
 
 
 def _sums(values: np.ndarray, starts: np.ndarray) -> np.ndarray:

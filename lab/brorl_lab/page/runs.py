@@ -17,6 +17,7 @@ from brorl_lab.metric_registry import find_metric
 from nemo_brorl.config.same_run import RECORD, record_leaves
 from nemo_brorl.config.schema import as_yaml
 from nemo_brorl.config.schema import settings as declared_settings
+from nemo_brorl.core.best_weights import weights_line
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.training.records import read_metrics
@@ -192,6 +193,7 @@ def _curves(run: RunView) -> Part:
         "state": state_of(run.folder),
         "max_steps": settings_of(run.folder).get("trainer.max_steps"),
         "evaluation": _evaluation(run.folder),
+        "weights": weights_line(run.folder),
     }
 
 

@@ -93,3 +93,10 @@ def test_half_rows_are_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture
         file.write('[1]\n{"step": null}\n{"step": 3, "rew')
     assert main([a, b]) == 0
     assert "pass@1 after step 2" in capsys.readouterr().out
+
+
+def test_the_best_validation_is_one_of_trained_weights() -> None:
+    base, trained = validation(0, 0.164, 0.04), validation(2, 0.156, 0.04)
+    _, best = compared_scores([base, trained], [base, validation(2, 0.2, 0.04)])
+    assert (best.a, best.b) == (0.156, 0.2)
+    assert compared_scores([base], [base])[1].a == 0.164

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from brorl_lab.page.details import (
     ResponseTokens,
@@ -48,6 +50,22 @@ def test_rollouts_are_summed_by_group(run: Path) -> None:
     assert columns["num_right"].tolist() == [1, 0]
     assert columns["mean_tokens"].tolist() == [2.0, 1.5]
     assert columns["num_cut"].tolist() == [0, 0]
+
+
+def test_right_rollouts_have_the_full_mark_of_their_prompt_or_1_in_a_store_of_an_earlier_version(run: Path) -> None:
+    """The rewards are 0, 1, 0.5 and 0, 0."""
+    kept = record(5)
+    groups = []
+    for stored in kept.groups:
+        prompt = replace(stored.scored.prompt, payload={"data.success_reward": 0.5})
+        group = replace(stored.scored.group, prompt=prompt)
+        groups.append(replace(stored, scored=replace(stored.scored, group=group)))
+    DirectStore(run).write(replace(kept, groups=tuple(groups)))
+    assert StoreTables(run).by_step()[5]["num_right"].tolist() == [2, 0]
+    assert group_details(run, 5, 0, None)["lowest_right"] == 0.5
+    path = StoreFiles(run).groups(3)
+    pq.write_table(pq.read_table(path).drop_columns("full_mark"), path)
+    assert StoreTables(run).by_step()[3]["num_right"].tolist() == [1, 0]
 
 
 def test_the_table_has_the_newest_steps_and_says_how_many_groups_there_are(run: Path) -> None:
@@ -171,8 +189,8 @@ def test_bytes_that_are_no_character_at_the_end_are_shown_as_one(tmp_path: Path)
 
 
 def test_responses_to_read_are_right_and_wrong_alike() -> None:
-    assert shown_places([1.0] * 2 + [0.0] * 8, 6) == [0, 1, 2, 4, 6, 8]
-    assert shown_places([0.0] * 3, 6) == [0, 1, 2]
+    assert shown_places([1.0] * 2 + [0.0] * 8, 1.0, 6) == [0, 1, 2, 4, 6, 8]
+    assert shown_places([0.0] * 3, 1.0, 6) == [0, 1, 2]
 
 
 def test_groups_with_the_rarest_success_of_the_newest_step_come_first(run: Path) -> None:

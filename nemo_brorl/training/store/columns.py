@@ -28,6 +28,7 @@ GROUP_COLUMNS = {
     "num_rollouts": (pa.int32(), "number of rollouts"),
     "num_failed": (pa.int32(), "number of failed verifications"),
     "mean_reward": (pa.float32(), "mean raw reward"),
+    "full_mark": (pa.float64(), "raw reward from which a rollout is right; earlier versions store none: 1"),
     "version": (pa.int32(), "oldest policy version that sampled a token of the group"),
     "newest_version": (pa.int32(), "newest policy version that sampled a token of the group"),
     "verifier": (pa.string(), "verifier of the prompt"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from brorl_graders import full_mark
 from brorl_graders.base.environment_values import as_written
 
 from nemo_brorl.training.store.columns import GROUP_SCHEMA, ROLLOUT_SCHEMA
@@ -58,6 +59,7 @@ def _group_row(step: int, stored: StoredGroup) -> dict[str, Any]:
         "num_rollouts": group.num_rollouts,
         "num_failed": scored.num_failed,
         "mean_reward": float(scored.rewards.mean()),
+        "full_mark": full_mark(prompt.payload),
         "version": group.version,
         "newest_version": group.newest_version,
         "verifier": prompt.verifier,

@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from nemo_brorl.algorithm.advantages import ADVANTAGES, GroupRewards, advantages_of, weigh_rare_successes
+from nemo_brorl.algorithm.advantages import ADVANTAGES, GroupRewards, advantages_of, disagree, weigh_rare_successes
 from nemo_brorl.config.algorithm import ADVANTAGES as NAMES
 from nemo_brorl.config.algorithm import AlgorithmConfig
 
@@ -171,3 +171,29 @@ def test_the_only_success_of_512_gets_the_largest_advantage() -> None:
 @pytest.mark.parametrize("name", ADVANTAGES)
 def test_equal_rewards_give_zero_not_nan(name: str) -> None:
     assert np.abs(advantage(name, [0.3] * 512)[0]).max() < 1e-6
+
+
+# One reward in eight differs in its last bit, on scales from 0.3 to 1e6.
+NOISY = ([33.333332] * 7 + [33.333336], [0.3] * 7 + [0.30000004], [-50.0] * 7 + [-50.000004], [1e6] * 7 + [1000000.06])
+
+
+@pytest.mark.parametrize("name", sorted(ADVANTAGES))
+@pytest.mark.parametrize("noisy", NOISY)
+def test_rounding_is_no_signal_on_any_scale(name: str, noisy: list[float]) -> None:
+    (alone,) = advantage(name, noisy)
+    np.testing.assert_allclose(alone, 0.0, atol=1e-6 * abs(noisy[0]) if name == "opo" else 0.0)
+    assert not disagree(np.asarray(noisy, np.float32), 0.0)
+
+
+def test_a_reward_on_a_large_scale_that_really_differs_is_a_signal() -> None:
+    assert disagree(np.array([33.3, 33.4], np.float32), 0.0)
+    (values,) = advantage("grpo", [33.3, 33.4])
+    np.testing.assert_allclose(values, [-1, 1], rtol=1e-5)
+
+
+def test_the_smallest_range_is_a_share_of_the_full_mark() -> None:
+    assert not disagree(np.array([0, 1], np.float32), 0.2, full_mark=10.0)
+    assert disagree(np.array([0, 2], np.float32), 0.2, full_mark=10.0)
+    # Small rewards need their full mark to be seen as more than rounding.
+    assert not disagree(np.array([0, 1e-7], np.float32), 0.0)
+    assert disagree(np.array([0, 1e-7], np.float32), 0.0, full_mark=1e-6)

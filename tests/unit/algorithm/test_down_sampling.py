@@ -45,3 +45,10 @@ def test_rare_successes_are_those_of_the_whole_group_not_of_the_chosen_half() ->
     config.algorithm.advantage_params = {"train_rollouts": 2, "rare_success_exponent": 1.0}
     (values,) = batch_of([make_group([1, 1, 1, 1, 0, 1, 1, 1])], config).advantages
     assert sorted(values[values != 0].tolist()) == pytest.approx([-0.5 / 8, 0.5 / 8])
+
+
+@pytest.mark.parametrize("scale", [1e-8, 0.9, 100.0])
+def test_the_choice_does_not_depend_on_the_scale_of_the_rewards(scale: float) -> None:
+    rewards = np.random.default_rng(1).choice([0.0, 0.25, 0.5, 1.0], 64).astype(np.float32)
+    chosen = max_variance_subset((rewards * scale).astype(np.float32), 16)
+    assert np.var(rewards[chosen]) == pytest.approx(np.var(rewards[max_variance_subset(rewards, 16)]), rel=1e-6)

@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+from brorl_graders.base.payload import SUCCESS_REWARD
 from brorl_graders.verifiers import reasoning_gym
 from tokenizers import Tokenizer, models
 
@@ -23,7 +24,6 @@ from nemo_brorl.config.data import TaskConfig
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.prompts.questions import Question
 from nemo_brorl.prompts.reasoning_gym import HASH_ORDERED, ReasoningGymSource
-from nemo_brorl.types import SUCCESS_REWARD
 
 pytestmark = [
     pytest.mark.slow,

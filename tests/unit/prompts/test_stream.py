@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from brorl_graders import full_mark
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from nemo_brorl.config.data import DataConfig, DomainConfig
 from nemo_brorl.core.errors import CheckpointError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
+from nemo_brorl.prompts.asking import render_question
 from nemo_brorl.prompts.levels import TaskLevel
 from nemo_brorl.prompts.mixture import Domain, Mixture
 from nemo_brorl.prompts.questions import Question
@@ -232,3 +234,32 @@ def test_changed_rows_are_accepted_where_the_settings_say_so(tmp_path: Path) -> 
     stream.config.changed_rows = "accept"
     stream.load_state_dict(old)
     assert stream.accepted_changes == ["d1: 5 questions, 4 before"]
+
+
+def test_every_domain_gives_its_prompts_its_full_mark_or_that_of_the_mixture(tmp_path: Path) -> None:
+    domains = []
+    for name, mark in (("points", 10.0), ("plain", None)):
+        write_jsonl(tmp_path / f"{name}.jsonl", plain_rows(4, name))
+        path = str(tmp_path / f"{name}.jsonl")
+        domains.append(DomainConfig(source="jsonl", path=path, name=name, success_reward=mark))
+    for shared, expected in ((0.9, {10.0, 0.9}), (None, {10.0, 1.0})):
+        config = data_config(source="mixture", domains=domains, held_out_fraction=0.0, success_reward=shared)
+        stream = PromptStream(make_source(config, "train", 1), word_tokenizer(), config)
+        assert {full_mark(prompt.payload) for prompt in stream.take_prompts(8)} == expected
+
+
+def test_a_full_mark_changes_no_question_and_no_fingerprint(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "rows.jsonl", plain_rows(4, "q"))
+    found = []
+    for mark in (None, 0.9):
+        config = data_config(source="jsonl", path=str(tmp_path / "rows.jsonl"), success_reward=mark)
+        stream = PromptStream(make_source(config, "train", 1), word_tokenizer(), config)
+        found.append((stream.state_dict(), [prompt.token_ids for prompt in stream.take_prompts(3)]))
+    assert found[0] == found[1]
+
+
+def test_the_question_of_an_environment_has_the_full_mark_of_its_source() -> None:
+    asked = Question("t", "environment", "w", {"environment": "e", "task": {"text": "w", "payload": {"answer": "1"}}})
+    payload = render_question(asked, None, data_config(), 10.0).payload
+    assert full_mark(payload) == full_mark(payload["task"]["payload"]) == 10.0
+    assert "data.success_reward" not in asked.payload["task"]["payload"]

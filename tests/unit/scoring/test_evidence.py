@@ -9,7 +9,7 @@ from brorl_graders.base import payload
 from brorl_graders.base.verdicts import LATE, Verdicts
 
 from nemo_brorl.scoring.evidence import MAX_EXAMPLE, MAX_PAID, evidence_of
-from nemo_brorl.types import SUCCESS_REWARD, PaidAnswer, RewardEvidence
+from nemo_brorl.types import PaidAnswer, RewardEvidence
 
 TEXT = "<answer>{}</answer>"
 
@@ -58,5 +58,5 @@ def test_it_stays_small() -> None:
     assert len(str(found)) < 2000
 
 
-def test_graders_and_backend_call_the_same_rewards_right() -> None:
-    assert payload.SUCCESS_REWARD == SUCCESS_REWARD
+def test_without_a_setting_the_full_mark_is_that_of_built_in_verifiers() -> None:
+    assert payload.lowest_right(payload.full_mark({})) == payload.SUCCESS_REWARD

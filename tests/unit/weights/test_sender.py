@@ -66,7 +66,8 @@ def test_a_large_model_is_written_in_shards_with_an_index(tmp_path: Path) -> Non
     source, folder = tmp_path / "source", tmp_path / "out"
     source.mkdir()
     (source / "config.json").write_text(json.dumps({"model_type": "qwen2", "torch_dtype": "bfloat16"}))
-    (source / "tokenizer.json").write_text("{}")
+    for name in ("tokenizer.json", "validated.json", "converted.json"):
+        (source / name).write_text("{}")
     manifest = [TensorInfo(name, tuple(tensor.shape), "float32") for name, tensor in TENSORS]
     write_hf_folder(iter(TENSORS), manifest, source, folder, shard_bytes=40)
     index = json.loads((folder / "model.safetensors.index.json").read_text())
@@ -77,6 +78,8 @@ def test_a_large_model_is_written_in_shards_with_an_index(tmp_path: Path) -> Non
         assert torch.equal(load_file(folder / index["weight_map"][name])[name], tensor)
     assert json.loads((folder / "config.json").read_text()) == {"model_type": "qwen2", "dtype": "float32"}
     assert (folder / "tokenizer.json").exists()
+    # Records are of the source's weights.
+    assert not any(folder.glob("*ted.json"))
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])

@@ -14,8 +14,6 @@ const FATES = {
   trained: "trained on in this step", carried: "kept for a later step", all_correct: "dropped: every rollout was right", all_wrong: "dropped: every rollout was wrong",
   all_equal: "dropped: equal rewards", surplus: "dropped: the batch was full", timed_out: "withdrawn at a deadline", dropped: "withdrawn: the batch was full",
 };
-// That of nemo_brorl/types.py: the lowest reward of a right response.
-const SUCCESS_REWARD = 1 - 1e-6;
 
 function heading(text) {
   return h("h2", { tabindex: "-1" }, text);
@@ -64,7 +62,7 @@ function facts(run, isNamed) {
     ["unsampled mass", percent(last(run, "mass_balance/unsampled_mass")[0])],
   ];
   return h("section", { "aria-label": plain(run.name) }, isNamed ? h("h3", null, run.name) : null,
-    h("div", { class: "cards" }, cards.map(([name, value]) => h("div", { class: "card" }, h("b", null, value), h("small", null, name)))));
+    h("div", { class: "cards" }, cards.map(([name, value]) => h("div", { class: "card" }, h("b", null, value), h("small", null, name)))), run.weights ? h("p", { class: "soft" }, run.weights) : null);
 }
 
 // With one run draw a line for each metric of the panel, with several a line for each run, of a chosen metric.
@@ -274,7 +272,7 @@ async function showGroup(run, step, row) {
   const back = h("p", null, h("a", { href: "#groups" }, "← All groups"));
   if (!group) return fill(heading("Group"), back, h("p", null, "This group is not in this file."));
   const columns = group.columns;
-  const right = columns.reward.filter((reward) => reward >= SUCCESS_REWARD).length;
+  const right = columns.reward.filter((reward) => reward >= group.lowest_right).length;
   const list = h("div");
   const places = Object.keys(group.responses).map(Number);
   const opened = new Map(places.map((place) => [place, group.responses[place]]));
@@ -306,7 +304,7 @@ function rolloutGrid(group, opened, open) {
   let entry = null; // the one that Tab comes to; arrow keys go on from there
   const cells = group.columns.reward.map((reward, place) => {
     const has = opened.has(place) || MODE === "watch";
-    const kind = reward >= SUCCESS_REWARD ? "is-right" : reward > 0 ? "is-part" : "";
+    const kind = reward >= group.lowest_right ? "is-right" : reward > 0 ? "is-part" : "";
     if (has && entry === null) entry = place;
     return h("button", { type: "button", tabindex: place === entry ? "0" : "-1", class: `${kind} ${opened.has(place) ? "has-text" : ""}`, disabled: !has, title: `rollout ${place}: reward ${number(reward)}, ${group.columns.num_tokens[place]} tokens`,
       "aria-label": `rollout ${place}, reward ${number(reward)}`, onclick: () => open(place) });
@@ -353,12 +351,12 @@ function logProbLegend() {
 function response(group, place, found) {
   const columns = group.columns;
   const reward = columns.reward[place];
-  const kind = reward >= SUCCESS_REWARD ? ["right", "✓ right"] : reward > 0 ? ["part", "~ in part"] : ["wrong", "✗ wrong"];
+  const kind = reward >= group.lowest_right ? ["right", "✓ right"] : reward > 0 ? ["part", "~ in part"] : ["wrong", "✗ wrong"];
   const advantage = columns.advantage[place];
   const fact = [`reward ${number(reward)}`, has(columns.shaped_reward[place]) && columns.shaped_reward[place] !== reward ? `shaped ${number(columns.shaped_reward[place])}` : null,
     has(advantage) ? `advantage ${number(advantage)}` : "not trained on", `${count(columns.num_tokens[place])} tokens`, columns.is_stopped[place] ? null : "cut at the limit",
     `mean log-prob ${number(columns.mean_log_prob[place])} nats`, columns.repetition[place] ? `repetition ${percent(columns.repetition[place])}` : null, `engine ${columns.engine[place]}`];
-  const verdict = has(found.answer) ? `answer read: ${found.answer}${reward < SUCCESS_REWARD && has(group.expected) ? `, right: ${group.expected}` : ""}` : null;
+  const verdict = has(found.answer) ? `answer read: ${found.answer}${reward < group.lowest_right && has(group.expected) ? `, right: ${group.expected}` : ""}` : null;
   const reason = found.reason ? `verifier: ${found.reason}` : null;
   const turns = (found.turns || []).map((turn) => `${number(turn.reward)}${turn.is_error ? " (wrong tool call)" : ""}`);
   if (turns.length) fact.push(`rewards of ${turns.length} turns: ${turns.join(", ")}`);
