@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from graders.tests.support.names import allow_also
 from nemo_brorl.config.data import DataConfig, DomainConfig
 from nemo_brorl.core.errors import CheckpointError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
@@ -232,3 +233,28 @@ def test_changed_rows_are_accepted_where_the_settings_say_so(tmp_path: Path) -> 
     stream.config.changed_rows = "accept"
     stream.load_state_dict(old)
     assert stream.accepted_changes == ["d1: 5 questions, 4 before"]
+
+
+def test_changed_code_of_a_reward_function_is_refused_or_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "rew_of_a_run.py").write_text("def score(payload, response): return 1.0\n")
+    allow_also(verifiers=["rew_of_a_run:score"])
+    old = make_stream().state_dict()
+    make_stream().load_state_dict(old)
+    (tmp_path / "rew_of_a_run.py").write_text("def score(payload, response): return 0.0\n")
+    with pytest.raises(CheckpointError, match="the source of rew_of_a_run:score.: bring the old files back, set data"):
+        make_stream().load_state_dict(old)
+    stream = make_stream()
+    stream.config.changed_rows = "accept"
+    stream.load_state_dict(old)
+    assert stream.accepted_changes == ["the source of rew_of_a_run:score"]
+
+
+def test_a_checkpoint_that_knows_no_code_resumes() -> None:
+    old = make_stream().state_dict()
+    allow_also(verifiers=["rew_of_a_run:score"])
+    stream = make_stream()
+    stream.load_state_dict(old)
+    assert stream.accepted_changes == []
