@@ -130,7 +130,7 @@ def _in_source(named: NamedCode, path: Sequence[str]) -> Fault | None:
 
 
 def _file_of(module: str, path: Sequence[str]) -> tuple[str, str]:
-    """Return the part of a module's name that no folder of `path` has, or "", and the module's file. Imports nothing."""
+    """Return the part of a module's name that is in no folder of `path`, or "", and its file. Imports nothing."""
     places, file, known = [*path], "", ""
     for part in module.split("."):
         known = f"{known}.{part}".lstrip(".")

@@ -32,6 +32,7 @@ from nemo_brorl.scoring.turn_tokens import TurnTokens
 from nemo_brorl.types import (
     Bool,
     ChunkArrays,
+    FailedRollouts,
     Float32,
     Int64,
     PartialRollouts,
@@ -64,6 +65,10 @@ class ResponseScores(NamedTuple):
     is_stopped: Bool | None = None  # [ended] whether each stopped by itself; None: as sampled
     period: Period | None = None
     reasons: tuple[str, ...] = ()
+    errors: tuple[
+        str, ...
+    ] = ()  # why the verifier failed by its own fault, by response; "": it did not. Empty: on none
+    failed: FailedRollouts | None = None
 
 
 # Scores, arrays of the ended responses if some have not ended, and arrays of the unfinished responses.
@@ -80,6 +85,23 @@ def kept_reasons(reasons: Iterable[str]) -> tuple[str, ...]:
         text = reason[:MAX_REASON].encode("utf-8", "replace")
         kept.append(text.decode())
     return tuple(kept) if any(kept) else ()
+
+
+def without_failed(scores: ResponseScores, chunk: RolloutChunk) -> ResponseScores:
+    """Leave out the responses whose verifier failed, as unfinished ones are: a failure is no reward of 0."""
+    is_scored = np.array([not error for error in scores.errors])
+    kept = np.flatnonzero(is_scored)
+    return scores._replace(
+        rewards=scores.rewards[kept],
+        repetition=scores.repetition[kept],
+        keys=scores.keys[kept],
+        log_probs=scores.log_probs[kept],
+        answers=scores.answers and tuple(scores.answers[row] for row in kept),
+        ended=kept,
+        reasons=scores.reasons and tuple(scores.reasons[row] for row in kept),
+        failed=FailedRollouts(chunk.indices[~is_scored], tuple(filter(None, scores.errors))),
+        errors=(),
+    )
 
 
 class TurnJudge:

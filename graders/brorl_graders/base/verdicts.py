@@ -15,3 +15,7 @@ class Verdicts(NamedTuple):
     reasons: dict[int, str]  # by index of the response: why the verifier failed, or its comment on the score
     # indices of failures that the response caused, such as a program that runs too long: who trains on it scores it 0
     of_response: Set[int] = frozenset()
+
+    def is_own(self, index: int) -> bool:
+        """Return whether the verifier failed on a response that is not to blame for it."""
+        return self.scores[index] is None and index not in self.of_response

@@ -22,6 +22,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -208,9 +209,7 @@ def _send(end: socket.socket, reply: ChildReply) -> None:
 
 def _describe(error: BaseException) -> str:
     """Return the name of an exception with its text, unless the text cannot be made, and the line that raised it."""
-    name, line = type(error).__name__, own_line(error)
-    try:
-        name = f"{name}: {error}"[:MAX_WORDS] if str(error) else name
-    except Exception:  # noqa: BLE001 an exception of a verifier
-        pass
-    return f"{name} ({line})" if line else name
+    words, line = type(error).__name__, own_line(error)
+    with suppress(Exception):
+        words = f"{words}: {error}"[:MAX_WORDS] if str(error) else words
+    return f"{words} ({line})" if line else words

@@ -102,13 +102,10 @@ def judge_by_parts(payload: Payload, texts: Sequence[str], judge_part: JudgePart
         weights.append(float(part.weight))
         verdicts = judge_part(part, [texts[index] for index in undecided])
         still_undecided = []
-        for place, (index, score, reason) in enumerate(
-            zip(undecided, verdicts.scores, _reasons(verdicts), strict=True)
-        ):
+        of_response.update(undecided[place] for place in verdicts.of_response)
+        for index, score, reason in zip(undecided, verdicts.scores, _reasons(verdicts), strict=True):
             if score is None:
                 failures[index] = reason
-                if place in verdicts.of_response:
-                    of_response.add(index)
                 continue
             part_scores[index].append(score)
             part_reasons[index].append(describe_score(part.verifier, score, reason))

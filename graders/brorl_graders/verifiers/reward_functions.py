@@ -45,7 +45,10 @@ def scoring(function: Callable[..., Any]) -> Score:
 
     def score(payload: Payload, response: str) -> Scored:
         result = call(payload, response)
-        return _scored(_loop().run_until_complete(_awaited(result)) if inspect.isawaitable(result) else result)
+        if inspect.isawaitable(result):
+            result = _loop().run_until_complete(_awaited(result))
+        found, reason = _scored(result)
+        return (found, reason) if reason else found
 
     try:
         if arguments_of is None:
