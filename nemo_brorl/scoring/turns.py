@@ -65,9 +65,7 @@ class ResponseScores(NamedTuple):
     is_stopped: Bool | None = None  # [ended] whether each stopped by itself; None: as sampled
     period: Period | None = None
     reasons: tuple[str, ...] = ()
-    errors: tuple[
-        str, ...
-    ] = ()  # why the verifier failed by its own fault, by response; "": it did not. Empty: on none
+    errors: tuple[str, ...] = ()  # why the verifier failed by its own fault [n]; "": it did not. Empty: on none
     failed: FailedRollouts | None = None
 
 

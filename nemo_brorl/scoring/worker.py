@@ -121,9 +121,9 @@ class VerifierWorker:
     ) -> ResponseScores:
         """Return a verifier's scores of the responses of a chunk of rollouts.
 
-        Equal texts are scored once, and a failure counts for each response. A response that made its verifier fail gets
-        reward 0. `prompt`: messages of the prompt, which services see. `rows`: indices of the responses to score, the others get reward 0. None: all. Raises what
-        `Pool.judge` raises.
+        Equal texts are scored once, and a failure counts for each response, which has reward 0 here. `prompt`: messages
+        of the prompt, which services see. `rows`: indices of the responses to score, the others get reward 0. None:
+        all. Raises what `Pool.judge` raises.
         """
         texts: list[str] = []
         log_probs: list[float] = []

@@ -70,7 +70,7 @@ class MassBalanceMetrics(Observer):
 
 
 class StepLine(Observer):
-    """Observer that prints one line per step, and warns if rewards failed, or log-probs differ too much from engines."""
+    """Observer that prints one line per step, failed rewards, and warnings if log-probs of policy and engines differ."""
 
     def __init__(self, console: Console, max_steps: int, parity: ParityConfig) -> None:
         self.console = console
