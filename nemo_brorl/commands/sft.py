@@ -43,7 +43,8 @@ ReadLessons = Callable[[BroRLConfig, Path], Lessons]
 def main(argv: Sequence[str]) -> int:
     """Run `brorl sft` and return its exit code.
 
-    0 done, 75 saved and to be resumed later, 130 ended by you before its last step, 69 a process or node was lost, 2 a mistake in the input, 1 a bug.
+    0 done, 75 saved and to be resumed later, 130 ended by you before its last step, 69 a process or node was lost, 2 a
+    mistake in the input, 1 a bug.
     """
     return run_command("sft", __doc__, argv, sft, FILES_CONFIG)
 

@@ -34,7 +34,8 @@ from nemo_brorl.training.trainer import BroRLTrainer
 def main(argv: Sequence[str]) -> int:
     """Run `brorl train` and return its exit code.
 
-    0 done, 75 saved and to be resumed later, 130 ended by you before its last step, 69 a process or node was lost, 2 a mistake in the input, 1 a bug.
+    0 done, 75 saved and to be resumed later, 130 ended by you before its last step, 69 a process or node was lost, 2 a
+    mistake in the input, 1 a bug.
     """
     return run_command("train", __doc__, argv, train)
 

@@ -70,7 +70,7 @@ class MassBalanceMetrics(Observer):
 
 
 class StepLine(Observer):
-    """Observer that prints one line per step, failed rewards, and warnings if log-probs of policy and engines differ."""
+    """Observer that prints a line per step and its failed rewards, and warns if log-probs differ too much."""
 
     def __init__(self, console: Console, max_steps: int, parity: ParityConfig) -> None:
         self.console = console
