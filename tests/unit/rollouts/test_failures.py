@@ -6,7 +6,6 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from nemo_brorl.config.evaluation import EvaluationConfig
@@ -19,46 +18,14 @@ from nemo_brorl.rollouts.batches import Batches
 from nemo_brorl.rollouts.failures import FailureCount
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.training.carriers import load_carriers, save_carriers
-from nemo_brorl.types import FailedRollouts, FilledBatch, Prompt, RolloutChunk, ScoredChunk, ScoredGroup
-from tests.support.fakes import SAMPLING, FakeGenerator, FakePrompts, FakeVerifier, make_arrays, make_group, make_prompt
+from nemo_brorl.types import FilledBatch, Prompt, ScoredGroup
+from tests.support.fakes import SAMPLING, FailingVerifier, FakeGenerator, FakePrompts, make_group, make_prompt
 
 ERROR = "AttributeError: 'str' object has no attribute 'txt' (rew.py:8)"
 
 
-class FailingVerifier(FakeVerifier):
-    """Fails on the rollouts with these indices in every group."""
-
-    def __init__(self, failing: Collection[int]) -> None:
-        super().__init__()
-        self.failing = failing
-
-    def scored(self, chunk: RolloutChunk) -> ScoredChunk:
-        scored = super().scored(chunk)
-        lost = np.array([index in self.failing for index in chunk.indices.tolist()])
-        if not lost.any():
-            return scored
-        kept = chunk.indices[~lost]
-        left = replace(
-            chunk,
-            indices=kept,
-            lengths=chunk.lengths[~lost],
-            is_stopped=chunk.is_stopped[~lost],
-            data=make_arrays(kept.tolist(), [2] * len(kept)),
-        )
-        return replace(
-            scored,
-            chunk=left,
-            rewards=scored.rewards[~lost],
-            repetition=scored.repetition[~lost],
-            keys=scored.keys[~lost],
-            log_probs=scored.log_probs[~lost],
-            num_failed=int(lost.sum()),
-            failed=FailedRollouts(chunk.indices[lost], (ERROR,) * int(lost.sum())),
-        )
-
-
 def sampler(failing: Collection[int], chunk_size: int = 4) -> Sampler:
-    return Sampler(FakeGenerator(), FailingVerifier(failing), Console(), chunk_size=chunk_size, seed=1)
+    return Sampler(FakeGenerator(), FailingVerifier(failing, ERROR), Console(), chunk_size=chunk_size, seed=1)
 
 
 def fill(failing: Collection[int]) -> FilledBatch:
