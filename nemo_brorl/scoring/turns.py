@@ -85,11 +85,13 @@ def kept_reasons(reasons: Iterable[str]) -> tuple[str, ...]:
     return tuple(kept) if any(kept) else ()
 
 
-def without_failed(scores: ResponseScores, chunk: RolloutChunk) -> ResponseScores:
-    """Leave out the responses whose verifier failed, as unfinished ones are: a failure is no reward of 0."""
+def without_failed(
+    scores: ResponseScores, chunk: RolloutChunk, data: ChunkArrays
+) -> tuple[ResponseScores, ChunkArrays]:
+    """Return the scores and tokens of the responses whose verifier did not fail: a failure is no reward of 0."""
     is_scored = np.array([not error for error in scores.errors])
     kept = np.flatnonzero(is_scored)
-    return scores._replace(
+    scored = scores._replace(
         rewards=scores.rewards[kept],
         repetition=scores.repetition[kept],
         keys=scores.keys[kept],
@@ -100,6 +102,7 @@ def without_failed(scores: ResponseScores, chunk: RolloutChunk) -> ResponseScore
         failed=FailedRollouts(chunk.indices[~is_scored], tuple(filter(None, scores.errors))),
         errors=(),
     )
+    return scored, select_responses(data, kept.tolist())
 
 
 class TurnJudge:

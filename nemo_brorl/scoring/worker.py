@@ -21,7 +21,7 @@ from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.scoring.evidence import evidence_of
 from nemo_brorl.scoring.grader_settings import configure_code, deadlines_of, host_limits, service_limits
-from nemo_brorl.scoring.response_arrays import repetition_of, response_keys, select_responses
+from nemo_brorl.scoring.response_arrays import repetition_of, response_keys
 from nemo_brorl.scoring.turn_tokens import TurnTokens
 from nemo_brorl.scoring.turns import Judged, ResponseScores, TurnJudge, kept_reasons, without_failed
 from nemo_brorl.types import ChunkArrays, Period, RolloutChunk
@@ -91,8 +91,7 @@ class VerifierWorker:
             scores = self.score(prompt.verifier, prompt.payload, data, prompt.messages, rows)
             ended = unfinished = None
         if scores.errors:
-            scores = without_failed(scores, chunk)
-            ended = select_responses(data, scores.ended.tolist())
+            scores, ended = without_failed(scores, chunk, data)
         period = Period(began_at, began_at, time.time())
         return scores._replace(period=period), ended, unfinished
 

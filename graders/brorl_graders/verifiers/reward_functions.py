@@ -91,7 +91,7 @@ def _scored(result: Any) -> tuple[Any, str]:
             raise TypeError(f"the result has no score, but {', '.join(map(str, result)) or 'nothing'}")
         others = ", ".join(f"{name} {value}" for name, value in result.items() if name != "score")
         return _scored(result["score"])[0], others
-    if isinstance(result, list | tuple) or getattr(result, "ndim", 0):
+    if isinstance(result, list | tuple) or getattr(result, "ndim", None):
         if len(result) != 1:
             raise TypeError(f"the result has {len(result)} scores for one response")
         return _scored(result[0])
