@@ -42,7 +42,8 @@ FIRST_LANDLOCK = "Linux 5.13"
 MEMORY_LIMIT = 8 * 2**30  # bytes of address space, so that an answer like 9**9**9 fails alone
 PR_SET_PDEATHSIG = 1
 MAX_REPLY = 2**16  # largest reply, in bytes
-MAX_WORDS = 2000  # longest reason or error, in characters
+MAX_WORDS = 2000  # longest reason, in characters
+MAX_ERROR = 240  # longest text of an exception, in characters: its line stands behind it
 
 # Exceptions of a library for an odd answer. Any other, MemoryError too, ends this process once it is named. Either way
 # one response fails.
@@ -211,5 +212,5 @@ def _describe(error: BaseException) -> str:
     """Return the name of an exception with its text, unless the text cannot be made, and the line that raised it."""
     words, line = type(error).__name__, own_line(error)
     with suppress(Exception):
-        words = f"{words}: {error}"[:MAX_WORDS] if str(error) else words
+        words = f"{words}: {error}"[:MAX_ERROR] if str(error) else words
     return f"{words} ({line})" if line else words
