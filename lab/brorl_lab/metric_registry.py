@@ -23,12 +23,7 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
         (
             Metric("mean", "", _ROLLOUTS, "Raw reward"),
             Metric("{task}", "", _ROLLOUTS, "Raw reward of one task's prompts"),
-            Metric(
-                "num_failed",
-                "responses",
-                _COUNT,
-                "Responses whose verifier failed: left out, or 0 if to blame",
-            ),
+            Metric("num_failed", "responses", _COUNT, "Responses on which a verifier failed"),
             Metric("late_s", "s", _COUNT, "Time that processes lost to verifiers ended at their deadline"),
         ),
     ),
