@@ -236,12 +236,20 @@ class RewardEvidence:
 
 
 @dataclass(frozen=True)
+class FailedRollouts(ReadOnly):
+    """Rollouts that have ended and have no reward, since their verifier failed by its own fault. No group has them."""
+
+    indices: Int32  # indices within the group [n]
+    errors: tuple[str, ...]  # why the verifier of each failed [n]
+
+
+@dataclass(frozen=True)
 class ScoredChunk(ReadOnly):
-    """A rollout chunk with its raw rewards."""
+    """A rollout chunk with its raw rewards, without the responses whose verifier failed."""
 
     chunk: RolloutChunk
     rewards: Float32  # raw rewards [n], before any shaping
-    num_failed: int  # responses whose verifier timed out or crashed (reward 0)
+    num_failed: int  # responses whose verifier failed: those in `failed`, and those that made it fail (reward 0)
     repetition: Float32  # share of repeated n-grams [n]; 0 unless shaping uses it
     keys: UInt64  # hashes of the tokens [n]; equal responses have equal hashes
     log_probs: Float32  # log-probs of the whole responses [n] under the distribution they were sampled from
@@ -254,6 +262,7 @@ class ScoredChunk(ReadOnly):
     # the verifier's remark on each score, or why it failed [n]; "": none. Empty: no remark at all
     reasons: tuple[str, ...] = ()
     worker: int = 0  # index of the verifier worker
+    failed: FailedRollouts | None = None  # responses that `chunk` leaves out; None: there are none
 
 
 @dataclass(frozen=True)
@@ -323,7 +332,7 @@ class ScoredGroup(ReadOnly):
 
     group: RolloutGroup
     rewards: Float32  # raw rewards [N]
-    num_failed: int
+    num_failed: int  # rollouts whose verifier failed: those that the group lacks, and those that made it fail
     repetition: Float32  # share of repeated n-grams [N], as in ScoredChunk
     mass: SampledMass
     # ascending indices of the rollouts that no earlier step has trained on; None: all
@@ -333,6 +342,7 @@ class ScoredGroup(ReadOnly):
     records: tuple[TurnRecord | None, ...] = ()  # one turn record for each chunk; empty: no environment
     reasons: tuple[str, ...] = ()  # the verifier's remarks [N], as in ScoredChunk
     scored: tuple[Period | None, ...] = ()  # the verifier's working time on each chunk
+    errors: tuple[str, ...] = ()  # why verifiers failed on the rollouts that the group lacks
 
     @property
     def turns(self) -> tuple[TurnRecord | None, ...]:
@@ -397,6 +407,7 @@ class FilledBatch:
     metrics: Mapping[str, float]
     generate_s: float  # seconds until the last rollout was sampled
     reward_s: float  # seconds from then until the last rollout was scored
+    failures: tuple[str, ...] = ()  # one line for each verifier that failed, with its commonest error
 
 
 @dataclass(frozen=True)

@@ -28,13 +28,14 @@ if TYPE_CHECKING:
     from brorl_graders.environments.protocol import Action, Environment, Step
     from brorl_graders.environments.registry import first_messages, make_environment
     from brorl_graders.grading import Grade, Pool, grade
-    from brorl_graders.named_code import NamedCode, look_up
+    from brorl_graders.named_code import NamedCode, look_up, source_hashes
     from brorl_graders.verifiers.registry import (
         check_name,
         check_payload,
         endpoints_in,
         is_open,
         names_in,
+        runs_own_code,
     )
 
 __all__ = [
@@ -72,6 +73,8 @@ __all__ = [
     "names_in",
     "reading_of",
     "reference_text",
+    "runs_own_code",
+    "source_hashes",
     "with_full_mark",
     "wrong_address",
 ]
@@ -95,8 +98,8 @@ _NAMES_OF_MODULES = {
     "environments.protocol": ("Action", "Environment", "Step"),
     "environments.registry": ("first_messages", "make_environment"),
     "grading": ("Grade", "Pool", "grade"),
-    "named_code": ("NamedCode", "look_up"),
-    "verifiers.registry": ("check_name", "check_payload", "endpoints_in", "is_open", "names_in"),
+    "named_code": ("NamedCode", "look_up", "source_hashes"),
+    "verifiers.registry": ("check_name", "check_payload", "endpoints_in", "is_open", "names_in", "runs_own_code"),
 }
 _MODULE_OF: dict[str, str] = {}
 for _module, _names in _NAMES_OF_MODULES.items():

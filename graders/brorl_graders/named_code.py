@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import hashlib
 import importlib
 import inspect
 import json
@@ -15,7 +16,6 @@ import os
 import signal
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import traceback
 from collections.abc import Collection, Mapping, Sequence
@@ -23,15 +23,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from brorl_graders.base.components import is_import_path, with_params
+from brorl_graders.base.components import LIBRARIES, is_import_path, with_params
 from brorl_graders.base.environment_values import plain
 from brorl_graders.base.errors import ConfigError
-from brorl_graders.base.names import CHILD_VARIABLES
+from brorl_graders.base.names import CHILD_VARIABLES, allowed
+from brorl_graders.verifiers.reward_functions import scoring
 
 DEADLINE_S = 20.0  # for the import of all names
 WRONG, HERE, UNSEEN = "wrong", "here", "unseen"  # wrong everywhere, no import on this machine, only its source was read
 OURS = ("brorl_graders", "brorl_lab", "brorl_launcher", "nemo_brorl")
-LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+SCORES = "payload, response"  # arguments of a function that scores, which may also have those of other frameworks
 MAX_TEXT = 300  # characters of an exception's message
 
 
@@ -107,14 +108,9 @@ def _in_source(named: NamedCode, path: Sequence[str]) -> Fault | None:
     module, _, name = named.name.partition(":")
     if not is_import_path(named.name):
         return _not_built_in(named)
-    places, file, known = [*path], "", ""
-    for part in module.split("."):
-        known = f"{known}.{part}".lstrip(".")
-        specs = (finder.find_spec(known, places) for finder in sys.meta_path)
-        spec = next(filter(None, specs), None)
-        if spec is None:
-            return Fault(_no_module(module, known), HERE)
-        places, file = list(spec.submodule_search_locations or []), spec.origin or ""
+    missing, file = _file_of(module, path)
+    if missing:
+        return Fault(_no_module(module, missing), HERE)
     if not file.endswith(".py"):
         return None
     try:
@@ -131,6 +127,45 @@ def _in_source(named: NamedCode, path: Sequence[str]) -> Fault | None:
     if name not in defined and defined.keys().isdisjoint(("*", "__getattr__")):
         return _no_name(named, [known for known, node in defined.items() if hasattr(node, "body")])
     return _is_class(named) if isinstance(defined.get(name), ast.ClassDef) else None
+
+
+def _file_of(module: str, path: Sequence[str]) -> tuple[str, str]:
+    """Return the part of a module's name that is in no folder of `path`, or "", and its file. Imports nothing."""
+    places, file, known = [*path], "", ""
+    for part in module.split("."):
+        known = f"{known}.{part}".lstrip(".")
+        specs = (finder.find_spec(known, places) for finder in sys.meta_path)
+        spec = next(filter(None, specs), None)
+        if spec is None:
+            return known, ""
+        places, file = list(spec.submodule_search_locations or []), spec.origin or ""
+    return "", file
+
+
+def source_hashes(folders: Sequence[str]) -> dict[str, str]:
+    """Return hashes of the sources of all functions that may score, by name. They are searched on `sys.path` first."""
+    return {name: source_hash(name, [*sys.path, *folders]) for name in allowed().verifiers}
+
+
+def source_hash(name: str, path: Sequence[str]) -> str:
+    """Return a hash of the source of a named function's module and of modules beside it that it imports, or "".
+
+    It is "" where the folders of `path` have no such source.
+    """
+    sources: dict[Path, bytes] = {}
+    waiting = [Path(_file_of(name.partition(":")[0], path)[1])]
+    while waiting:
+        file = waiting.pop()
+        if file.suffix != ".py" or file in sources or not file.is_file():
+            continue
+        sources[file] = file.read_bytes()
+        with suppress(SyntaxError, ValueError):
+            for node in ast.walk(ast.parse(sources[file])):
+                names = [alias.name for alias in getattr(node, "names", ()) if isinstance(alias, ast.alias)]
+                names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+                waiting += [file.with_name(f"{word.rpartition('.')[2]}.py") for word in names if word]
+    written = b"\0".join(sources[file] for file in sorted(sources))
+    return hashlib.sha256(written).hexdigest()[:16] if sources else ""
 
 
 def _imported(named: NamedCode, path: Sequence[str], unseen: Collection[str]) -> Fault | None:
@@ -162,7 +197,14 @@ def _misfit(named: NamedCode, value: Any) -> Fault | None:
         return fault
     if not callable(value):
         return Fault(f"it is of type {type(value).__name__} and no function. {named.remedy}")
-    signature = inspect.signature(with_params("params", named.name, value, named.params))
+    function = with_params("params", named.name, value, named.params)
+    if named.arguments == SCORES:
+        try:
+            scoring(function)
+        except ConfigError as error:
+            return Fault(f"{error}. {named.remedy}")
+        return None
+    signature = inspect.signature(function)
     try:
         signature.bind(*named.arguments.split(", "))
     except TypeError as error:

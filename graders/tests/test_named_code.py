@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 from brorl_graders import named_code
-from brorl_graders.named_code import HERE, UNSEEN, WRONG, Fault, NamedCode, look_up
+from brorl_graders.named_code import HERE, UNSEEN, WRONG, Fault, NamedCode, look_up, source_hash
+from brorl_graders.verifiers.reward_functions import OTHERS
 
+OTHERS_KNOWN = f"Other arguments that are known: {OTHERS}. "
 SCORE = "def score(payload, response): ...\n"
 MODULES = {
     "good": """
@@ -38,7 +40,7 @@ def limited(payload, response, params: Needed):
     return 1.0
 
 
-def alone(completions):
+def alone(response):
     return 1.0
 
 
@@ -160,10 +162,10 @@ def test_a_thing_of_the_wrong_kind_is_refused_with_what_to_write() -> None:
     assert words == [
         "it is a class. Write `def Grader(payload, response)`, or name an object of it",
         "it is of type int and no function. Write `def number(payload, response)`",
-        "it takes (completions) and is called with (payload, response): too many positional arguments. "
+        f"it takes (response) and is called with (payload, response): too many positional arguments. {OTHERS_KNOWN}"
         "Write `def alone(payload, response)`",
         "it takes (*, payload, response) and is called with (payload, response): too many positional arguments. "
-        "Write `def keywords(payload, response)`",
+        f"{OTHERS_KNOWN}Write `def keywords(payload, response)`",
         "it is no class derived from brorl_graders.Environment. Write `class Grader(Environment)`",
     ]
 
@@ -243,3 +245,20 @@ def test_only_a_fault_of_this_machine_is_open_for_a_run_elsewhere() -> None:
     faults = [Fault("", kind) for kind in (WRONG, HERE, UNSEEN)]
     assert [fault.is_open(is_elsewhere=False) for fault in faults] == [False, False, True]
     assert [fault.is_open(is_elsewhere=True) for fault in faults] == [False, True, True]
+
+
+def test_the_hash_of_a_source_covers_the_modules_beside_it_that_it_imports(tmp_path: Path) -> None:
+    for name, text in {"own": "from near import half\n", "near": "half = 0.5\n", "other": "x = 1\n"}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+
+    def hashed() -> str:
+        return source_hash("own:score", [str(tmp_path)])
+
+    first = hashed()
+    (tmp_path / "other.py").write_text("x = 2\n")
+    assert hashed() == first != ""
+    (tmp_path / "near.py").write_text("half = 0.25\n")
+    second = hashed()
+    (tmp_path / "own.py").write_text("from near import half\n\n")
+    assert len({first, second, hashed()}) == 3
+    assert source_hash("not_here:score", [str(tmp_path)]) == ""

@@ -23,7 +23,7 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
         (
             Metric("mean", "", _ROLLOUTS, "Raw reward"),
             Metric("{task}", "", _ROLLOUTS, "Raw reward of one task's prompts"),
-            Metric("num_failed", "responses", _COUNT, "Responses whose verifier failed: reward 0"),
+            Metric("num_failed", "responses", _COUNT, "Responses on which a verifier failed"),
             Metric("late_s", "s", _COUNT, "Time that processes lost to verifiers ended at their deadline"),
         ),
     ),
@@ -149,6 +149,7 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
             Metric("stale", "groups", _COUNT, "Dropped: sampled by weights that are too old"),
             Metric("surplus", "groups", _COUNT, "Dropped: the batch was full"),
             Metric("timed_out", "groups", _COUNT, "Withdrawn: too few rollouts had ended at a deadline"),
+            Metric("failed", "groups", _COUNT, "Withdrawn: their verifier failed on all rollouts, or all but one"),
             Metric("dropped", "groups", _COUNT, "Withdrawn: under way when the batch was full"),
             Metric("postponed", "groups", _COUNT, "Cut off when the batch was full; the next step resumes them"),
         ),

@@ -33,9 +33,10 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
     return 1.0 - share_within(num_samples - num_correct, num_samples, k)
 
 
-def mean_pass_at_k(num_correct: Sequence[int], num_samples: int, k: int) -> float:
-    """Return the mean of the unbiased pass@k estimate over prompts with `num_samples` samples each."""
-    values = [pass_at_k(num_samples, correct, k) for correct in num_correct]
+def mean_pass_at_k(num_correct: Sequence[int], num_samples: Sequence[int], k: int) -> float:
+    """Return the mean of the unbiased pass@k estimate over prompts. k is smaller where a prompt has fewer samples."""
+    counts = zip(num_samples, num_correct, strict=True)
+    values = [pass_at_k(num, correct, min(k, num)) for num, correct in counts]
     return float(np.mean(values))
 
 

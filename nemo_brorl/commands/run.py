@@ -16,6 +16,7 @@ from nemo_brorl.config.rules import check_rules
 from nemo_brorl.config.same_run import with_sizes_of_run
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.config.sizes import resolve_sizes
+from nemo_brorl.core.clock import INTERRUPTED
 from nemo_brorl.core.console import Console, setup_logging, write_error
 from nemo_brorl.core.errors import USER_ERROR, BroRLError, ModelError
 from nemo_brorl.core.files import cannot_write, is_refused
@@ -23,7 +24,6 @@ from nemo_brorl.core.machine import this_machine
 from nemo_brorl.core.model_folder import local_model
 from nemo_brorl.core.model_shape import read_model_shape
 
-INTERRUPTED = 130
 # patterns of the files to download from a hub repository
 MODEL_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 

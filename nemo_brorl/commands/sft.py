@@ -20,7 +20,7 @@ from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.same_run import with_sizes_of_run
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.config.sizes import resolve_sizes
-from nemo_brorl.core.clock import SAVED, StopRequest, grace_s
+from nemo_brorl.core.clock import StopRequest, grace_s
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.lock import locked
@@ -43,7 +43,8 @@ ReadLessons = Callable[[BroRLConfig, Path], Lessons]
 def main(argv: Sequence[str]) -> int:
     """Run `brorl sft` and return its exit code.
 
-    0 done, 75 saved and to be resumed later, 69 a process or node was lost, 2 a mistake in the input, 1 a bug.
+    0 done, 75 saved and to be resumed later, 130 ended by you before its last step, 69 a process or node was lost, 2 a
+    mistake in the input, 1 a bug.
     """
     return run_command("sft", __doc__, argv, sft, FILES_CONFIG)
 
@@ -70,7 +71,7 @@ def sft(config: BroRLConfig, line: CommandLine) -> int:
 def fine_tune(config: BroRLConfig, line: CommandLine, read: ReadLessons) -> int:
     """Fine-tune `policy.model` on the examples that the function `read` returns, and return the exit code.
 
-    The exit code is SAVED if a checkpoint was written and steps are left.
+    With steps left, the code is SAVED if the run will be resumed by itself, and INTERRUPTED if a user ended it.
     """
     console = Console()
     config, model_folder = sized_for_fine_tuning(config, console)
@@ -113,7 +114,7 @@ def fine_tune_alone(config: BroRLConfig, line: CommandLine, console: Console, le
             trainer.fit()
     seconds = time.monotonic() - start
     console.line(f"run folder {run_folder}: metrics.jsonl, checkpoints/, hf/ (Hugging Face format); {seconds:.0f} s")
-    return SAVED if stop.will_resume and trainer.step_number < lessons.num_steps else 0
+    return stop.exit_code(is_over=trainer.step_number >= lessons.num_steps)
 
 
 def sized_for_fine_tuning(config: BroRLConfig, console: Console) -> tuple[BroRLConfig, Path]:

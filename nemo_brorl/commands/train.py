@@ -19,7 +19,7 @@ from nemo_brorl.config.named_code import check_names
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.best_weights import weights_line
-from nemo_brorl.core.clock import SAVED, StopRequest, Stopwatch, grace_s
+from nemo_brorl.core.clock import StopRequest, Stopwatch, grace_s
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.lock import locked
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
@@ -35,7 +35,8 @@ from nemo_brorl.training.trainer import BroRLTrainer
 def main(argv: Sequence[str]) -> int:
     """Run `brorl train` and return its exit code.
 
-    0 done, 75 saved and to be resumed later, 69 a process or node was lost, 2 a mistake in the input, 1 a bug.
+    0 done, 75 saved and to be resumed later, 130 ended by you before its last step, 69 a process or node was lost, 2 a
+    mistake in the input, 1 a bug.
     """
     return run_command("train", __doc__, argv, train)
 
@@ -43,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
 def train(config: BroRLConfig, line: CommandLine) -> int:
     """Train the policy until the last step, and return the exit code.
 
-    The code is SAVED if a checkpoint was written and steps are left.
+    With steps left, the code is SAVED if the run will be resumed by itself, and INTERRUPTED if a user ended it.
     """
     check_names(config)
     check_functions(config.algorithm, config.rewards.shaping)
@@ -103,7 +104,7 @@ def train_alone(config: BroRLConfig, line: CommandLine, console: Console, model_
             rehearse.rehearse_once(config, inputs, actors, trainer, console)
             trainer.fit()
     print_summary(console, run_folder, time.monotonic() - start)
-    return SAVED if stop.will_resume and trainer.step_number < config.trainer.max_steps else 0
+    return stop.exit_code(is_over=trainer.step_number >= config.trainer.max_steps)
 
 
 def watch_over(heartbeat: Heartbeat, run_folder: Path, config: BroRLConfig) -> StallWatch:

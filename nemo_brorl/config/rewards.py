@@ -164,7 +164,7 @@ class ServicesConfig:
     )
     on_failure: str = setting(
         "stop",
-        "after the last attempt. stop: save and end the run; fail: the response counts as failed, with reward 0",
+        "after the last attempt. stop: save and end the run; fail: the response is left out of its group",
         choices=("stop", "fail"),
         may_change=True,
     )

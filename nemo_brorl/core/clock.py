@@ -14,6 +14,7 @@ from nemo_brorl.core.timeline import Timeline
 
 log = get_logger(__name__)
 
+INTERRUPTED = 130  # exit code of a run that a user ended before its last step
 SAVED = 75  # exit code (EX_TEMPFAIL) of a run that was saved before its end because it will be started again
 
 
@@ -95,6 +96,12 @@ class StopRequest:
                 self.reason = "the time limit is near"
                 self.will_resume = True
         return self.reason is not None
+
+    def exit_code(self, is_over: bool) -> int:
+        """Return the exit code of a run, whose last step is done if it `is_over`."""
+        if is_over or self.reason is None:
+            return 0
+        return SAVED if self.will_resume else INTERRUPTED
 
     def check(self) -> None:
         """Raise StepCut when the current training step would leave too little time to save a checkpoint."""

@@ -32,6 +32,7 @@ __all__ = [
     "StallError",
     "StarvationError",
     "TrainingError",
+    "VerifierError",
     "WeightSyncError",
 ]
 
@@ -75,6 +76,10 @@ class GenerationError(BroRLError):
 
 class StarvationError(BroRLError):
     """Dynamic sampling found too few informative groups."""
+
+
+class VerifierError(BroRLError):
+    """A verifier failed on every response, so there is no reward at all."""
 
 
 class StallError(BroRLError):

@@ -42,7 +42,7 @@ class PromptAnswers:
     tokens: tuple[int, ...]  # response tokens [n]
     is_stopped: tuple[bool, ...]  # flags [n]; False: cut at the length limit
     answers: tuple[str | None, ...] | None  # normalised extracted answers [n]; None: the verifier extracts none
-    num_failed: int  # samples whose verifier timed out or crashed
+    num_failed: int  # samples whose verifier failed; n does not count them
     reference: str | None  # reference answer as written; None: the verifier reads none
     turns: tuple[int, ...] | None = None  # turns of trajectories [n]; None: no environment
     tool_errors: tuple[int, ...] | None = None  # turns that called a tool wrongly [n]; None: no environment

@@ -199,7 +199,7 @@ def _of_files(source: SourceConfig) -> list[Question]:
     files = find_files(source.source, source.path, source.dataset_split)
     formats = formats_of(source, files)
     found = []
-    for row in first_rows(files[0], columns_of(formats), FIRST_ROWS):
+    for row in first_rows(files[0], columns_of(formats, source.verifier_options), FIRST_ROWS):
         if isinstance(row, BadRow) or not is_wanted(row, source.only):
             continue
         question = question_of(row, formats, "", source.verifier_options)

@@ -45,7 +45,7 @@ class Scores:
     truncated: float  # share of samples cut at the length limit
     no_answer: float | None  # share of samples without an extracted answer; None: no verifier extracts answers
     constant_answer: float | None  # pass@1 of always giving each task's most frequent reference; None: there are none
-    num_failed: int  # samples whose verifier timed out or crashed; they count as wrong
+    num_failed: int  # samples whose verifier failed; they are left out
     turns: float | None = None  # mean turns of a trajectory; None: no environment
     tool_errors: float | None = None  # mean turns of a trajectory that called a tool wrongly
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,9 +20,11 @@ from nemo_brorl.core.console import Console
 from nemo_brorl.evaluation.reward_scale import scale_lines
 from nemo_brorl.evaluation.shown_responses import Decode, response_ids, shown_responses
 from nemo_brorl.ports import Policy
+from nemo_brorl.rollouts.dynamic_sampling import judge
+from nemo_brorl.rollouts.failures import FailureCount
 from nemo_brorl.rollouts.ledger import OpenGroup
 from nemo_brorl.rollouts.sampler import Sampler
-from nemo_brorl.types import Prompt, Sampling, ScoredGroup, is_right
+from nemo_brorl.types import Prompt, Sampling, ScoredGroup
 
 NUM_PROMPTS = 8
 NUM_ROLLOUTS = 8  # rollouts of each prompt
@@ -76,7 +78,7 @@ def rehearse(
     sampler.console.clear()
     in_order = []
     for prompt in prompts:
-        if prompt.uid in settled and settled[prompt.uid].num_finished:
+        if prompt.uid in settled and settled[prompt.uid].num_finished + settled[prompt.uid].num_failed:
             in_order.append(settled[prompt.uid].close())
     return Rehearsed(in_order, NUM_ROLLOUTS * len(prompts), stream.num_tokens, stream.sampled_at - start)
 
@@ -90,11 +92,17 @@ def print_rehearsal(
 ) -> None:
     """Print sampled responses with their rewards, the expected share of informative groups and the step time.
 
-    The responses were sampled before training. With a policy, the estimated step time includes training.
+    The responses were sampled before training. With a policy, the estimated step time includes training. Raises
+    VerifierError if no response could be scored.
     """
-    groups = rehearsed.groups
-    finished = sum(group.group.num_rollouts for group in groups)
+    failures = FailureCount(rehearsed.groups)
+    groups = [group for group in rehearsed.groups if len(group.rewards)]
+    rehearsed = replace(rehearsed, groups=groups)
+    finished = failures.num_responses.total()
     console.line(f"rehearsal: {finished} of {rehearsed.num_asked} responses ended in {rehearsed.seconds:.1f} s")
+    for text in failures.lines():
+        console.line(f"  reward  {text}")
+    failures.check("Mend the reward function or its service first")
     if not groups:
         console.line(
             f"  none ended within {LIMIT_S:g} s: lower rollouts.max_response_tokens="
@@ -114,7 +122,7 @@ def keep_rate_line(groups: Sequence[ScoredGroup], config: BroRLConfig) -> str:
 
     The estimate is made from the responses sampled before training.
     """
-    successes = [int(is_right(group).sum()) for group in groups]
+    successes = [_num_best(group, config) for group in groups]
     sizes = [len(group.rewards) for group in groups]
     num, _ = config.rollouts.stage_sizes()[0]
     kept = expected_keep_rate(successes, sizes, num)
@@ -129,11 +137,24 @@ def keep_rate_line(groups: Sequence[ScoredGroup], config: BroRLConfig) -> str:
     return line
 
 
+def _num_best(group: ScoredGroup, config: BroRLConfig) -> int:
+    """Return how many rewards of a group are nearer to its best than to its worst.
+
+    They are some but not all where dynamic sampling keeps the group, none where it drops it, and all where all are
+    correct.
+    """
+    decision = judge(group, replace(config.dynamic_sampling, enabled=True))
+    if not decision.keep:
+        return len(group.rewards) if decision.reason == "all_correct" else 0
+    middle = (float(group.rewards.max()) + float(group.rewards.min())) / 2
+    return int((group.rewards > middle).sum())
+
+
 def step_line(config: BroRLConfig, rehearsed: Rehearsed, policy: Policy | None) -> str:
     """Return the line with a training step's estimated rollouts and seconds, at the speed measured before training."""
     groups = rehearsed.groups
     num, prompts = config.rollouts.stage_sizes()[0]
-    successes = [int(is_right(group).sum()) for group in groups]
+    successes = [_num_best(group, config) for group in groups]
     kept = 1.0
     if config.dynamic_sampling.enabled and config.dynamic_sampling.fill == "full":
         rate = expected_keep_rate(successes, [len(group.rewards) for group in groups], num).mean

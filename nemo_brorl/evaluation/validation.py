@@ -12,6 +12,7 @@ from brorl_graders import reference_text
 from nemo_brorl.algorithm.pass_at_k import constant_pass_at_1, mean_pass_at_k, standard_error
 from nemo_brorl.config.evaluation import EvaluationConfig
 from nemo_brorl.config.rollouts import RolloutsConfig
+from nemo_brorl.rollouts.failures import FailureCount
 from nemo_brorl.rollouts.metrics import trajectory_metrics
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.types import Prompt, Sampling, ScoredGroup, is_right
@@ -94,8 +95,16 @@ class Evaluator:
         self.sampler = sampler
 
     def evaluate(self, stage: str = "validate") -> EvaluationResult:
-        """Sample every prompt `samples_per_prompt` times with the engines' current weights, and return the results."""
-        groups = self.sampler.sample(self.prompts, self.num_samples, self.sampling, stage)
+        """Sample every prompt `samples_per_prompt` times with the engines' current weights, and return the results.
+
+        Responses whose verifier failed are left out. Raises VerifierError if it failed on all.
+        """
+        sampled = self.sampler.sample(self.prompts, self.num_samples, self.sampling, stage)
+        failures = FailureCount(sampled)
+        for line in failures.lines():
+            self.sampler.console.line(f"{stage}: reward  {line}")
+        failures.check("Mend the reward function or its service, then run the same command")
+        groups = [group for group in sampled if len(group.rewards)]
         by_task = _by_task(groups)
         tasks = {task: summarise(by_task[task]) for task in sorted(by_task)}
         return EvaluationResult(overall=summarise(groups), tasks=tasks)
@@ -109,24 +118,25 @@ def _by_task(groups: Sequence[ScoredGroup]) -> dict[str, list[ScoredGroup]]:
 
 
 def summarise(groups: Sequence[ScoredGroup]) -> TaskResult:
-    """Return the validation result of scored groups that all have the same number of rollouts."""
-    num_samples = groups[0].group.num_rollouts
+    """Return the validation result of scored groups, which lack rollouts only where their verifier failed."""
+    sizes = [group.group.num_rollouts for group in groups]
+    num_samples = max(sizes)
     correct = []  # number of right samples in each group
     shares = []  # pass@1 of each group
     rewards = []  # mean reward of each group
     for group in groups:
         num_right = int(is_right(group).sum())
         correct.append(num_right)
-        shares.append(num_right / num_samples)
+        shares.append(num_right / len(group.rewards))
         rewards.append(float(group.rewards.mean(dtype=np.float64)))
     lengths = np.concatenate([group.group.lengths for group in groups])
     is_stopped = np.concatenate([group.group.is_stopped for group in groups])
     return TaskResult(
         num_prompts=len(groups),
         num_samples=num_samples,
-        pass_at_1=mean_pass_at_k(correct, num_samples, 1),
+        pass_at_1=mean_pass_at_k(correct, sizes, 1),
         standard_error=standard_error(shares),
-        pass_at_n=mean_pass_at_k(correct, num_samples, num_samples),
+        pass_at_n=mean_pass_at_k(correct, sizes, num_samples),
         constant_answer=best_constant_answer(groups),
         response_tokens=float(lengths.mean()),
         truncated=float(1.0 - is_stopped.mean()),

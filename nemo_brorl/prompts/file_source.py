@@ -161,7 +161,8 @@ def open_questions(config: SourceConfig, path: str, task: str, where: str = "dat
     for layout in reader.formats:
         check_name(layout.verifier)
     selected = {column_of(path) for path in config.only}
-    tables = open_tables(files, sorted(selected.union(columns_of(reader.formats))))
+    columns = columns_of(reader.formats, reader.options)
+    tables = open_tables(files, columns and sorted(selected.union(columns)))
     _check_columns(tables, [layout.required_columns | selected for layout in reader.formats], where)
     return _usable(tables, reader, config, path, where)
 

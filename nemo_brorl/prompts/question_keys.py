@@ -23,14 +23,15 @@ def keys_of(question: Question) -> QuestionKeys:
     """Return the hashes of a question, whose payload is JSON-able."""
     messages = [(message["role"], message["content"]) for message in question.messages]
     conversation = json.dumps(messages) if messages else question.text
-    payload = {key: value for key, value in question.payload.items() if key != "question"}
+    payload = {key: value for key, value in question.payload.items() if key not in ("question", *question.others)}
     written = json.dumps([payload, question.verifier], sort_keys=True)
+    others = [f"\n{key} {json.dumps(question.payload[key], sort_keys=True)}" for key in question.others]
     return QuestionKeys(
         text=hash_of(question.text),
         form=hash_of(normal_form(question.text)),
         conversation=hash_of(conversation),
         answered=hash_of(f"{normal_form(conversation)}\n{written}"),
-        content=hash_of(f"{conversation}\n{written}\n{question.task}"),
+        content=hash_of(f"{conversation}\n{written}\n{question.task}{''.join(others)}"),
     )
 
 

@@ -26,6 +26,7 @@ class Question:
     messages: tuple[Mapping[str, str], ...] = ()
     tools: tuple[Mapping[str, Any], ...] = ()  # tools that the model may call, in the form of its chat template
     level: int | None = None  # difficulty level of the task; None: the task has no levels
+    others: tuple[str, ...] = ()  # keys of the payload that no setting names: they make no other question
 
     @property
     def has_episodes(self) -> bool:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
+
+from brorl_graders.base.components import is_import_path
 
 from nemo_brorl.config.data import SourceConfig
+from nemo_brorl.config.named_verifiers import with_parts
 from nemo_brorl.prompts.columns import column_of, is_optional
 
 
@@ -118,9 +122,16 @@ def row_formats(config: SourceConfig, recognised: Sequence[RowFormat] = ()) -> t
     return tuple(formats)
 
 
-def columns_of(formats: Sequence[RowFormat]) -> list[str]:
-    """Return all columns of a data file that the given row formats read, sorted."""
+def columns_of(formats: Sequence[RowFormat], options: Mapping[str, Any]) -> list[str] | None:
+    """Return all columns of a data file that the given row formats read, sorted, or None for every column.
+
+    A reward function of the user's own gets them all, also as a part of a composition in a verifier's `options`.
+    """
     columns: set[str] = set()
+    for layout in formats:
+        named = [verifier.name for verifier in with_parts("", layout.verifier, options)]
+        if layout.verifier_path or any(map(is_import_path, named)):
+            return None
     for layout in formats:
         columns.update(layout.columns)
     return sorted(columns)

@@ -6,11 +6,12 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import date
 from decimal import Decimal
 from typing import Any
 
-from brorl_graders import check_payload
+from brorl_graders import check_payload, runs_own_code
 from brorl_graders.base.foreign import DIGITS, MalformedError, check_json, read_json
 
 from nemo_brorl.core.errors import BroRLError, DataError, NotAllowedError
@@ -19,6 +20,7 @@ from nemo_brorl.prompts.columns import ABSENT, is_optional, shown, value_at
 from nemo_brorl.prompts.questions import BadRow, Question
 from nemo_brorl.prompts.row_formats import RowFormat
 
+RESERVED = ("timeout_s", "parts", "mode")  # options of verifiers, which no row sets
 ROLES = ("system", "user", "assistant")
 
 Fields = Mapping[str, Any]  # a row that could be read
@@ -55,11 +57,13 @@ def question_of(
         # Verifiers are other processes. Values that JSON cannot represent must be found here, not in the first step.
         check_json(json.dumps(payload).encode(), digits=DIGITS)
         check_payload(verifier, payload)
+        others = _others(row, prompt, payload) if runs_own_code(verifier, payload) else {}
         return Question(
             task=_name(row, layout.task_path) or task,
             verifier=verifier,
             text=text,
-            payload=payload,
+            payload={**payload, **others},
+            others=tuple(others),
             messages=() if len(messages) == 1 else messages,
         )
     except NotAllowedError as error:
@@ -98,6 +102,19 @@ def _payload(row: Fields, layout: RowFormat) -> dict[str, Any]:
             found[name] = _plain(value, path)
         elif not is_optional(path):
             raise DataError(f"'{path}' is {shown(value)}; the verifier reads it")
+    return found
+
+
+def _others(row: Fields, prompt: Any, payload: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of a row that only a reward function of the user's own reads, without values of other types.
+
+    The prompt is among them as the row has it. A row's `question` replaces the text of the prompt.
+    """
+    found: dict[str, Any] = {}
+    for name, value in {"prompt": prompt, **row}.items():
+        if name not in payload.keys() - {"question"} and name not in RESERVED:
+            with suppress(DataError):
+                found[name] = _plain(value, name)
     return found
 
 

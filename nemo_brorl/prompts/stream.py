@@ -6,7 +6,10 @@ The stream is resumed by its position.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+from brorl_graders import source_hashes
 
 from nemo_brorl.config.data import DataConfig
 from nemo_brorl.core.errors import CheckpointError, DataError
@@ -42,7 +45,9 @@ class PromptStream:
         self.split = split
         self.position = 0  # number of draws so far
         self.num_skipped = {domain.name: 0 for domain in mixture.domains}
-        self.accepted_changes: list[str] = []  # changes of data files since the checkpoint, which settings accept
+        self.accepted_changes: list[str] = []  # changes of data and code since the checkpoint, which settings accept
+        # Workers import the code now, so a later change of its source is none of this run.
+        self.reward_code = source_hashes([str(Path.cwd())])
         self.levels: dict[str, TaskLevel] = {}  # levels of trained tasks, by domain and task
         trained = mixture.domains if split == "train" else ()
         for domain in trained:
@@ -118,6 +123,8 @@ class PromptStream:
             "skipped": dict(self.num_skipped),
             "sources": fingerprints,
         }
+        if self.reward_code:
+            state["reward_code"] = dict(self.reward_code)
         levels = {}
         for task, level in self.levels.items():
             levels[task] = level.state_dict()
@@ -130,8 +137,9 @@ class PromptStream:
 
         Raises CheckpointError when the state is of another stream, or the data files have changed.
         """
-        present = self.state_dict()
-        if state.keys() != present.keys():
+        present = {**self.state_dict(), "reward_code": {}}
+        # Checkpoints of version 0.2.0 know no code.
+        if {*state, "reward_code"} != present.keys():
             raise CheckpointError(
                 f"a prompt stream's state has the keys {sorted(present)}, the checkpoint has {sorted(state)}"
             )
@@ -139,16 +147,17 @@ class PromptStream:
             raise CheckpointError(
                 f"the checkpoint's prompt stream is of split {state['split']!r}, this one of {self.split!r}"
             )
-        self.accepted_changes += self._judge_changes(state["sources"])
+        self.accepted_changes += self._judge_changes(state["sources"], state.get("reward_code", {}))
         self.position = int(state["position"])
         self.num_skipped = {name: int(count) for name, count in state["skipped"].items()}
         for task, level in self.levels.items():
             own_state = state["levels"][task]
             level.load_state_dict(own_state)
 
-    def _judge_changes(self, fingerprints: Mapping[str, str]) -> list[str]:
-        """Return the changes of questions since these fingerprints by domain, or raise CheckpointError for them."""
-        changes = []
+    def _judge_changes(self, fingerprints: Mapping[str, str], code: Mapping[str, str]) -> list[str]:
+        """Return what has changed since these fingerprints by domain and hashes of code, or raise CheckpointError."""
+        now = self.reward_code
+        changes = [f"the source of {name}" for name, digest in code.items() if now.get(name, digest) != digest]
         for name in fingerprints.keys() - self.num_skipped.keys():
             changes.append(f"{name} is missing")
         for domain in self.mixture.domains:
@@ -160,8 +169,9 @@ class PromptStream:
                 changes.append(f"{name}: {change}")
         if changes and self.config.changed_rows == "refuse":
             raise CheckpointError(
-                f"the questions are not those the checkpoint was made with ({'; '.join(changes)}): bring the old files "
-                "back, set data.changed_rows=accept to go on with these, or start a new run folder"
+                f"the questions, or the code that scores them, are not those the checkpoint was made with "
+                f"({'; '.join(changes)}): bring the old files back, set data.changed_rows=accept to go on with these, "
+                "or start a new run folder"
             )
         return changes
 

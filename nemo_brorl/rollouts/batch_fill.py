@@ -37,6 +37,7 @@ from nemo_brorl.core.console import get_logger
 from nemo_brorl.generation.metrics import generation_metrics
 from nemo_brorl.rollouts.carry_over import CarryOver
 from nemo_brorl.rollouts.dynamic_sampling import POSTPONED, judge
+from nemo_brorl.rollouts.failures import FailureCount
 from nemo_brorl.rollouts.fate import Fate, fate_of, is_resumed
 from nemo_brorl.rollouts.ledger import OpenGroup, check_version
 from nemo_brorl.rollouts.metrics import cut_metrics, group_metrics
@@ -48,7 +49,11 @@ from nemo_brorl.types import FilledBatch, Sampling, WithdrawnGroup
 log = get_logger(__name__)
 
 # Names of the `dynamic_sampling/…` metrics that count groups which do not close in this step.
-WITHDRAWN = {Fate.POSTPONE: "postponed", Fate.DROP: "dropped", Fate.TIME_OUT: "timed_out"}
+WITHDRAWN = {Fate.POSTPONE: "postponed", Fate.DROP: "dropped", Fate.TIME_OUT: "timed_out", Fate.FAIL: "failed"}
+REMEDY = (
+    "Mend the reward function or its service. The same command goes on from the last checkpoint, with "
+    "data.changed_rows=accept after a change of code"
+)
 
 
 class FillState(Enum):
@@ -96,6 +101,9 @@ class BatchFill:
         self.cuts_surplus = False  # True: groups in flight were cut because the batch was full
         self.cut_groups: list[OpenGroup] = []
         self.withdrawn: list[WithdrawnGroup] = []
+        self.failures = FailureCount()
+        self.num_settled = 0  # groups
+        self.num_unscored = 0  # rollouts of withdrawn groups whose verifier failed
         self.stats_before = sampler.generator.stats()
         self.stats_after = self.stats_before
         sampler.console.begin()
@@ -113,13 +121,15 @@ class BatchFill:
     def advance(self, timeout_s: float = TURN_S) -> None:
         """Start missing groups of rollouts, wait at most `timeout_s` seconds for results, and handle them.
 
-        Raises StarvationError when sampling finds too few informative groups, and GenerationError when engines fail too
-        often.
+        Raises StarvationError when sampling finds too few informative groups, VerifierError when no response of a step
+        can be scored, and GenerationError when engines fail too often.
         """
         if self.state is FillState.FILLING:
             self._admit()
         for group in self.stream.advance(timeout_s):
             self._settle(group)
+        if self.num_settled >= self.stage.prompts_per_step:
+            self.failures.check(REMEDY)
         if self.state is FillState.FILLING:
             self._drain_if_due()
         self.done_at = time.monotonic()
@@ -158,6 +168,8 @@ class BatchFill:
         metrics.update(self.dynamic_sampling.metrics())
         metrics.update(cut_metrics(self.cut_groups))
         metrics.update(self.carry_over.metrics())
+        if self.num_unscored:
+            metrics["reward/num_failed"] = metrics.get("reward/num_failed", 0.0) + self.num_unscored
         loss_scale = self.dynamic_sampling.share_of_step(batch)
         metrics["dynamic_sampling/loss_scale"] = loss_scale
         metrics["rollouts/late_groups"] = float(len(completed))
@@ -170,6 +182,7 @@ class BatchFill:
             metrics=metrics,
             generate_s=generate_s,
             reward_s=max(self.done_at - sampled_at, 0.0),
+            failures=tuple(self.failures.lines()),
         )
 
     def _admit(self) -> None:
@@ -197,11 +210,15 @@ class BatchFill:
             check_version(group, self.version)
         if group.partial:
             self.cut_groups.append(group)
+        if group.scored_chunks or group.unscored:
+            self.num_settled += 1
+            self.failures.add(group.close())
         fate = fate_of(group, self.cuts_surplus, self.settings)
         self.stream.release(group.uid)
         if fate is Fate.COMPLETE:
             self._complete_group(group)
         elif fate in WITHDRAWN:
+            self.num_unscored += group.num_failed
             self._withdraw(group, WITHDRAWN[fate])
         else:
             self.dynamic_sampling.offer(group.close())

@@ -45,7 +45,7 @@ MIN_KEEP_RATE = 0.25  # lower bound: at most 1 / 0.25 times the missing groups a
 
 KEPT = ("informative", "disabled")  # reasons to keep a group
 WORTHLESS = ("all_correct", "all_wrong", "all_equal")  # reasons of `judge` to drop a group
-WASTED = (*WORTHLESS, "stale", "surplus", "timed_out", "dropped")  # no step trains on these groups
+WASTED = (*WORTHLESS, "stale", "surplus", "timed_out", "dropped", "failed")  # no step trains on these groups
 POSTPONED = ("postponed",)  # a later step resumes these groups
 
 
@@ -278,7 +278,7 @@ class DynamicSampling:
 
     def _starvation_message(self) -> str:
         counted: list[str] = []
-        for reason in (*WORTHLESS, "timed_out", "postponed"):
+        for reason in (*WORTHLESS, "timed_out", "postponed", "failed"):
             if self.counts[reason]:
                 counted.append(f"{self.counts[reason]} {reason}")
         found = f"{len(self.kept)} of {self._least_kept} informative groups among {self._num_admitted}"

@@ -20,6 +20,7 @@ class Fate(Enum):
     POSTPONE = "postpone"  # resume the whole group in the next step
     DROP = "drop"  # drop the group, because the batch is full
     TIME_OUT = "time_out"  # drop the group, because too few rollouts ended in time
+    FAIL = "fail"  # drop the group, because its verifier failed on all rollouts but one, or on all
 
 
 def is_resumed(settings: RolloutsConfig) -> bool:
@@ -34,7 +35,7 @@ def fate_of(group: OpenGroup, is_surplus: bool, settings: RolloutsConfig) -> Fat
 
         trained on   | partial rollouts | cut as surplus | enough ended | unfinished   | fate
         yes          |                  |                |              |              | COMPLETE
-        no           | none             |                |              |              | CLOSE
+        no           | none             |                |              |              | CLOSE, or FAIL
         no           | some             | yes            |              | resume       | POSTPONE
         no           | some             | yes            |              | drop         | DROP
         no           | some             | no             | yes          |              | CLOSE_CUT
@@ -44,12 +45,13 @@ def fate_of(group: OpenGroup, is_surplus: bool, settings: RolloutsConfig) -> Fat
     Enough rollouts are `rollouts.min_fraction` of the group, and at least two. The column `unfinished` is the setting
     rollouts.unfinished. Under `finish` nothing is cut as surplus. CLOSE and CLOSE_CUT judge the group by the rollouts
     that ended, COMPLETE keeps rollouts that ended late for the next step, POSTPONE resumes the group in the next step,
-    and DROP and TIME_OUT drop it.
+    and DROP and TIME_OUT drop it. Rollouts whose verifier failed are in no column. Where they leave fewer than two,
+    FAIL drops the group.
     """
     if group.is_closed:
         return Fate.COMPLETE
     if not group.partial:
-        return Fate.CLOSE
+        return Fate.FAIL if group.num_failed and group.num_finished < MIN_GROUP else Fate.CLOSE
     if is_surplus:
         return Fate.POSTPONE if is_resumed(settings) else Fate.DROP
     num_enough = max(MIN_GROUP, math.ceil(settings.min_fraction * group.num_rollouts))

@@ -12,6 +12,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import numpy as np
 from brorl_graders import full_mark, lowest_right
@@ -50,6 +51,7 @@ class OpenGroup:
     scored_chunks: list[ScoredChunk] = field(default_factory=list)  # chunks of finished rollouts
     partial: list[PartialRollouts] = field(default_factory=list)  # rollouts that were cut and not requested again
     num_trained_chunks: int = 0  # chunks that an earlier step has trained on; they come first
+    unscored: tuple[ScoredChunk, ...] = ()  # chunks whose verifier failed on every response
 
     @property
     def uid(self) -> str:
@@ -66,6 +68,12 @@ class OpenGroup:
     @property
     def num_finished(self) -> int:
         return sum(len(scored.rewards) for scored in self.scored_chunks)
+
+    @property
+    def num_failed(self) -> int:
+        """Return the number of rollouts that the group lacks, since their verifier failed."""
+        failed = [scored.failed for scored in (*self.scored_chunks, *self.unscored)]
+        return sum(len(rollouts.errors) for rollouts in failed if rollouts is not None)
 
     @property
     def num_partial(self) -> int:
@@ -103,7 +111,7 @@ class OpenGroup:
 
     def close(self) -> ScoredGroup:
         """Build the scored group from its finished rollouts, without the unfinished ones."""
-        return close_group(self.prompt, self.scored_chunks)
+        return close_group(self.prompt, self.scored_chunks, self.unscored)
 
     def untrained_indices(self) -> Int64:
         """Return the indices, among a group's finished rollouts, of those that no step has trained on, ascending."""
@@ -186,6 +194,9 @@ class GroupLedger:
             if partial is not None:
                 indices += partial.indices.tolist()
                 group.partial.append(partial)
+        failed = None if scored is None else scored.failed
+        if failed is not None:
+            indices += failed.indices.tolist()
         # A rollout that came back twice would count twice in the loss.
         for index in indices:
             assert index in out, f"rollout {index} of {uid} came back twice"
@@ -193,6 +204,8 @@ class GroupLedger:
         # A chunk of which every rollout was cut has nothing to train on.
         if scored is not None and len(chunk.indices):
             group.scored_chunks.append(scored)
+        elif scored is not None and failed is not None:
+            group.unscored += (scored,)
 
     def is_settled(self, uid: str) -> bool:
         """Return True if all requested rollouts of a group have been returned, finished or cut off."""
@@ -228,9 +241,18 @@ def check_version(group: OpenGroup, version: int) -> None:
             )
 
 
-def close_group(prompt: Prompt, scored_chunks: Iterable[ScoredChunk]) -> ScoredGroup:
-    """Build one group of rollouts from its scored chunks, which may be in any order and must not be empty."""
+def close_group(
+    prompt: Prompt,
+    scored_chunks: Iterable[ScoredChunk],
+    unscored: tuple[ScoredChunk, ...] = (),
+) -> ScoredGroup:
+    """Build one group of rollouts from its scored chunks, which may be in any order.
+
+    The verifier failed on every response of the `unscored` chunks. Only a group of these alone has no rollout.
+    """
     ordered = in_order(scored_chunks)
+    every = [*ordered, *unscored]
+    ordered = ordered or every
     chunks = tuple(scored.chunk for scored in ordered)
     rewards = np.concatenate([scored.rewards for scored in ordered])
     repetition = np.concatenate([scored.repetition for scored in ordered])
@@ -239,14 +261,15 @@ def close_group(prompt: Prompt, scored_chunks: Iterable[ScoredChunk]) -> ScoredG
     return ScoredGroup(
         group=RolloutGroup(prompt, chunks),
         rewards=rewards,
-        num_failed=sum(scored.num_failed for scored in ordered),
+        num_failed=sum(scored.num_failed for scored in every),
         repetition=repetition,
         mass=sampled_mass(keys, log_probs, rewards, full_mark(prompt.payload)),
         answers=_joined_answers(ordered),
-        evidence=tuple(scored.evidence for scored in ordered if scored.evidence is not None),
+        evidence=tuple(scored.evidence for scored in every if scored.evidence is not None),
         records=_records(ordered),
         reasons=_joined_reasons(ordered),
         scored=tuple(scored.period for scored in ordered),
+        errors=tuple(chain.from_iterable(scored.failed.errors for scored in every if scored.failed is not None)),
     )
 
 

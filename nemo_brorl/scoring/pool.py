@@ -49,14 +49,15 @@ def scored_chunk(
     ended: Any = None,
     unfinished: Any = None,
 ) -> ScoredChunk:
-    """Return a chunk of scored rollouts: the responses that have ended, with the unfinished trajectories set apart.
+    """Return a chunk of scored rollouts: the responses that have a score, with the unfinished trajectories set apart.
 
-    If some trajectories are unfinished, `ended` and `unfinished` are Ray references to the tokens of the ended and of
-    the unfinished ones.
+    If some responses are unfinished or have no score, `ended` is a Ray reference to the tokens of the scored ones. The
+    tokens of the unfinished ones are at `unfinished`.
     """
     partial = scores.unfinished
     if partial is not None:
         partial = replace(partial, data=unfinished)
+    if scores.ended is not None:
         rows = scores.ended
         chunk = replace(
             chunk,
@@ -80,6 +81,7 @@ def scored_chunk(
         unfinished=partial,
         period=scores.period,
         reasons=scores.reasons,
+        failed=scores.failed,
     )
 
 

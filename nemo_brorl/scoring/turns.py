@@ -32,6 +32,7 @@ from nemo_brorl.scoring.turn_tokens import TurnTokens
 from nemo_brorl.types import (
     Bool,
     ChunkArrays,
+    FailedRollouts,
     Float32,
     Int64,
     PartialRollouts,
@@ -64,6 +65,8 @@ class ResponseScores(NamedTuple):
     is_stopped: Bool | None = None  # [ended] whether each stopped by itself; None: as sampled
     period: Period | None = None
     reasons: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()  # why the verifier failed by its own fault [n]; "": it did not. Empty: on none
+    failed: FailedRollouts | None = None
 
 
 # Scores, arrays of the ended responses if some have not ended, and arrays of the unfinished responses.
@@ -80,6 +83,26 @@ def kept_reasons(reasons: Iterable[str]) -> tuple[str, ...]:
         text = reason[:MAX_REASON].encode("utf-8", "replace")
         kept.append(text.decode())
     return tuple(kept) if any(kept) else ()
+
+
+def without_failed(
+    scores: ResponseScores, chunk: RolloutChunk, data: ChunkArrays
+) -> tuple[ResponseScores, ChunkArrays]:
+    """Return the scores and tokens of the responses whose verifier did not fail: a failure is no reward of 0."""
+    is_scored = np.array([not error for error in scores.errors])
+    kept = np.flatnonzero(is_scored)
+    scored = scores._replace(
+        rewards=scores.rewards[kept],
+        repetition=scores.repetition[kept],
+        keys=scores.keys[kept],
+        log_probs=scores.log_probs[kept],
+        answers=scores.answers and tuple(scores.answers[row] for row in kept),
+        ended=kept,
+        reasons=scores.reasons and tuple(scores.reasons[row] for row in kept),
+        failed=FailedRollouts(chunk.indices[~is_scored], tuple(filter(None, scores.errors))),
+        errors=(),
+    )
+    return scored, select_responses(data, kept.tolist())
 
 
 class TurnJudge:

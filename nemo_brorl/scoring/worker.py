@@ -23,7 +23,7 @@ from nemo_brorl.scoring.evidence import evidence_of
 from nemo_brorl.scoring.grader_settings import configure_code, deadlines_of, host_limits, service_limits
 from nemo_brorl.scoring.response_arrays import repetition_of, response_keys
 from nemo_brorl.scoring.turn_tokens import TurnTokens
-from nemo_brorl.scoring.turns import Judged, ResponseScores, TurnJudge, kept_reasons
+from nemo_brorl.scoring.turns import Judged, ResponseScores, TurnJudge, kept_reasons, without_failed
 from nemo_brorl.types import ChunkArrays, Period, RolloutChunk
 
 LIGHTEST = "exact_match"  # verifier that loads nothing, to check that processes can be started
@@ -79,9 +79,9 @@ class VerifierWorker:
     ) -> Judged:
         """Score the responses of a chunk of rollouts, or let an environment take its trajectories one turn further.
 
-        Without an environment all responses end. `chunk` comes without its tokens, which are in `data`. `rows`: indices
-        of the responses to score without an environment, the others get reward 0. None: all. Raises what `score`
-        raises.
+        Without an environment all responses end. Those whose verifier fails are left out. `chunk` comes without its
+        tokens, which are in `data`. `rows`: indices of the responses to score without an environment, the others get
+        reward 0. None: all. Raises what `score` raises.
         """
         began_at = time.time()
         prompt = chunk.request.prompt
@@ -90,6 +90,8 @@ class VerifierWorker:
         else:
             scores = self.score(prompt.verifier, prompt.payload, data, prompt.messages, rows)
             ended = unfinished = None
+        if scores.errors:
+            scores, ended = without_failed(scores, chunk, data)
         period = Period(began_at, began_at, time.time())
         return scores._replace(period=period), ended, unfinished
 
@@ -118,9 +120,9 @@ class VerifierWorker:
     ) -> ResponseScores:
         """Return a verifier's scores of the responses of a chunk of rollouts.
 
-        Equal texts are scored once, and a failure counts for each response. `prompt`: messages of the prompt, which
-        services see. `rows`: indices of the responses to score, the others get reward 0. None: all. Raises what
-        `Pool.judge` raises.
+        Equal texts are scored once, and a failure counts for each response, which has reward 0 here. `prompt`: messages
+        of the prompt, which services see. `rows`: indices of the responses to score, the others get reward 0. None:
+        all. Raises what `Pool.judge` raises.
         """
         texts: list[str] = []
         log_probs: list[float] = []
@@ -134,12 +136,9 @@ class VerifierWorker:
         verdicts = self.pool.judge(verifier, payload, different, prompt, counts)
         score_of = dict(zip(different, verdicts.scores, strict=True))
         reason_of = {different[index]: reason for index, reason in verdicts.reasons.items()}
-        rewards: list[float] = []
-        num_failed = 0
-        for text in texts:
-            score = score_of.get(text, 0.0)
-            num_failed += score is None
-            rewards.append(score or 0.0)
+        num_failed = sum(score_of.get(text, 0.0) is None for text in texts)
+        rewards = [score_of.get(text) or 0.0 for text in texts]
+        error_of = {different[index]: reason for index, reason in verdicts.reasons.items() if verdicts.is_own(index)}
         return ResponseScores(
             rewards=np.array(rewards, np.float32),
             num_failed=num_failed,
@@ -150,6 +149,7 @@ class VerifierWorker:
             evidence=evidence_of(verifier, payload, different, verdicts, counts),
             usage=self.pool.take_usage(),
             reasons=kept_reasons(reason_of.get(text, "") for text in texts),
+            errors=kept_reasons(error_of.get(text, "") for text in texts),
         )
 
     def wait_ready(self) -> None:

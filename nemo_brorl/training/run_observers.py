@@ -70,14 +70,22 @@ class MassBalanceMetrics(Observer):
 
 
 class StepLine(Observer):
-    """Observer that prints one line per step, and warns if log-probs of policy and engines differ too much."""
+    """Observer that prints a line per step and its failed rewards, and warns if log-probs differ too much."""
 
     def __init__(self, console: Console, max_steps: int, parity: ParityConfig) -> None:
         self.console = console
         self.max_steps = max_steps
         self.parity = parity
+        self.failures: list[str] = []  # of this step
+
+    def event(self, step: int, kind: str, reason: str, value: float) -> None:
+        if kind == "reward_failed":
+            self.failures.append(reason)
 
     def row_complete(self, step: int, metrics: Mapping[str, float]) -> None:
         self.console.line(step_line(step, self.max_steps, metrics))
+        for line in self.failures:
+            self.console.line(f"reward  {line}")
+        self.failures.clear()
         for alarm in alarms(metrics, self.parity):
             log.warning("%s", alarm)

@@ -10,7 +10,7 @@ from nemo_brorl.algorithm.reference_reset import ReferenceResets
 from nemo_brorl.algorithm.train_batch import make_train_batch
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import StepCut, StopRequest, Stopwatch, is_due
-from nemo_brorl.core.errors import ServiceError, StarvationError, TrainingError
+from nemo_brorl.core.errors import ServiceError, StarvationError, TrainingError, VerifierError
 from nemo_brorl.rollouts.batches import Batches
 from nemo_brorl.training.device_handover import DeviceHandover
 from nemo_brorl.training.observers import Observers, StepMade
@@ -128,17 +128,20 @@ class BroRLTrainer:
         self.row.add_seconds(watch.seconds)
         self.row.add_seconds({"generate": made.filled.generate_s, "reward": made.filled.reward_s})
         self.row.add_seconds(made.update.seconds)
+        for line in made.filled.failures:
+            self.observers.event(made.step, "reward_failed", line, made.filled.metrics.get("reward/num_failed", 0.0))
         self.row.observed = self.observers.step_ended(made)
         self.observers.row_complete(made.step, self.row.merged())
 
     def fill_batch(self) -> FilledBatch:
         """Return a full batch of groups to train on.
 
-        Raises StarvationError if too many groups are uninformative, or StepCut if time runs out.
+        Raises StarvationError if too many groups are uninformative, VerifierError if no response can be scored, or
+        StepCut if time runs out.
         """
         try:
             return self.batches.take_batch(self.version, self.stop.check)
-        except StarvationError:
+        except (StarvationError, VerifierError):
             self.observers.starved(self.batches.drop())
             # The state is saved, so that the run can continue with other settings.
             self.saved.save(self.step_number, wait=True)

@@ -77,7 +77,7 @@ def test_a_hang_and_a_crash_cost_their_own_samples_only(pool: VerifierPool, mode
     rows = [["fine", "hang", "fine 1"], ["fine 2", "fine 3"], ["crash", "fine 4"], ["fine 5"]]
     chunks = [make_chunk(model_folder, prompt, row, index) for index, row in enumerate(rows)]
     scored = {item.chunk.request.first_index: item for item in pool.score(chunks)}
-    assert [scored[index].rewards.tolist() for index in range(4)] == [[1, 0, 1], [1, 1], [0, 1], [1]]
+    assert [scored[index].rewards.tolist() for index in range(4)] == [[1, 1], [1, 1], [1], [1]]
     assert [scored[index].num_failed for index in range(4)] == [1, 0, 1, 0]
 
 

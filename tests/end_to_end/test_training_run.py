@@ -16,6 +16,7 @@ from brorl_lab.metric_registry import undeclared_names
 from safetensors.torch import load_file
 
 from lab.tests.page.test_page import parts_of
+from nemo_brorl.core.clock import INTERRUPTED
 from nemo_brorl.core.processes import running_after
 from tests.support.commands import Command, run
 
@@ -168,7 +169,7 @@ def test_a_run_killed_and_resumed_from_the_last_whole_checkpoint_equals_the_unin
     command.wait_for(lambda: "step 4/50" in command.output)
     started = command.processes()
     command.send(signal.SIGINT)
-    assert command.wait() == 0, command.output[-2000:]
+    assert command.wait() == INTERRUPTED, command.output[-2000:]
     assert "step_4 cannot be read" in command.errors
     assert "resumed after step 2" in command.output
     assert "Run the same command to resume." in command.output

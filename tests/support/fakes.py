@@ -16,6 +16,7 @@ from nemo_brorl.rollouts.ledger import close_group
 from nemo_brorl.types import (
     ChunkArrays,
     EngineStats,
+    FailedRollouts,
     Float32,
     PartialRollouts,
     Prompt,
@@ -263,6 +264,39 @@ class FakeVerifier:
 
     def close(self) -> None:
         pass
+
+
+class FailingVerifier(FakeVerifier):
+    """Fails on the rollouts with these indices in every group."""
+
+    def __init__(self, failing: Collection[int], error: str = "crashed") -> None:
+        super().__init__()
+        self.failing = failing
+        self.error = error
+
+    def scored(self, chunk: RolloutChunk) -> ScoredChunk:
+        scored = super().scored(chunk)
+        lost = np.array([index in self.failing for index in chunk.indices.tolist()])
+        if not lost.any():
+            return scored
+        kept = chunk.indices[~lost]
+        left = replace(
+            chunk,
+            indices=kept,
+            lengths=chunk.lengths[~lost],
+            is_stopped=chunk.is_stopped[~lost],
+            data=make_arrays(kept.tolist(), [2] * len(kept)),
+        )
+        return replace(
+            scored,
+            chunk=left,
+            rewards=scored.rewards[~lost],
+            repetition=scored.repetition[~lost],
+            keys=scored.keys[~lost],
+            log_probs=scored.log_probs[~lost],
+            num_failed=int(lost.sum()),
+            failed=FailedRollouts(chunk.indices[lost], (self.error,) * int(lost.sum())),
+        )
 
 
 class FakePolicy:

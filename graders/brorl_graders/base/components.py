@@ -17,13 +17,19 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import sysconfig
+import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from brorl_graders.base.environment_values import hidden, plain
 from brorl_graders.base.errors import ConfigError
 from brorl_graders.base.typed_values import typed
+
+PACKAGE = str(Path(__file__).parents[1])
+LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -51,6 +57,17 @@ def import_function(what: str, path: str) -> Callable[..., Any]:
     if not callable(function):
         raise ConfigError(f"{what} {path!r} is a {type(function).__name__} and not a function")
     return function
+
+
+def own_line(error: BaseException) -> str:
+    """Return the innermost line of a user's own code behind an exception, as `rew.py:8`, or "" if none is.
+
+    Where all of the user's code is installed as a library, the line is the outermost one.
+    """
+    lines = [(frame.f_code.co_filename, number) for frame, number in traceback.walk_tb(error.__traceback__)]
+    lines = [(file, number) for file, number in lines if not file.startswith(("<", PACKAGE))]
+    own = [(file, number) for file, number in lines if not file.startswith(LIBRARIES)]
+    return next((f"{Path(file).name}:{number}" for file, number in (*reversed(own), *lines)), "")
 
 
 def find_function(setting: str, name: str, built_in: Mapping[str, Function]) -> Function | Callable[..., Any]:

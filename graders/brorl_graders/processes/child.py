@@ -2,9 +2,9 @@
 
 It serves one parent over a channel, is killed at a deadline, and exits with its parent, also in the middle of a score.
 A request is `(verifier, payload, texts, number)`. Each text gets a reply as soon as it is scored, as JSON: `[number,
-score, reason, null]`, or `[number, 0.0, "", error]` when the verifier raised. The first text's number is the request's,
-which is random, and the next text's is one higher. A score of null says that this process ends with its error. The
-parent unpickles no reply, so a response that takes this process over cannot run code in the parent.
+score, reason, null, false]`, or `[number, 0.0, "", error, is_own]` when the verifier raised. The first text's number is
+the request's, which is random, and the next text's is one higher. A score of null says that this process ends with its
+error. The parent unpickles no reply, so a response that takes this process over cannot run code in the parent.
 
 A verifier that needs none of these has no network, no files but libraries, and no other process. Then a response that
 takes the process over can change nothing but the scores that it returns. Landlock keeps files, seccomp keeps the
@@ -22,9 +22,12 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from brorl_graders.base.components import own_line
+from brorl_graders.base.errors import BroRLError
 from brorl_graders.base.names import forget_all_but_environments
 from brorl_graders.base.payload import Score, score_and_reason
 from brorl_graders.processes.channel import ChildReplyError, receive_request, send_reply
@@ -39,7 +42,8 @@ FIRST_LANDLOCK = "Linux 5.13"
 MEMORY_LIMIT = 8 * 2**30  # bytes of address space, so that an answer like 9**9**9 fails alone
 PR_SET_PDEATHSIG = 1
 MAX_REPLY = 2**16  # largest reply, in bytes
-MAX_WORDS = 2000  # longest reason or error, in characters
+MAX_WORDS = 2000  # longest reason, in characters
+MAX_ERROR = 240  # longest text of an exception, in characters: its line stands behind it
 
 # Exceptions of a library for an odd answer. Any other, MemoryError too, ends this process once it is named. Either way
 # one response fails.
@@ -55,6 +59,9 @@ VERIFIER_ERRORS = (
     TypeError,
     ValueError,
 )
+
+# Exceptions that say that a sandbox, a file or a library is missing.
+OF_MACHINE = (BroRLError, ImportError, OSError)
 
 Serve = Callable[[socket.socket], None]  # answers requests until the other end is closed
 
@@ -116,6 +123,7 @@ class ChildReply(NamedTuple):
     score: float | None  # None: the process ends with its error
     reason: str  # the verifier's comment on the score; "": none
     error: str | None  # why the verifier failed; None: no failure
+    is_own: bool = False  # True: whatever the response is, the verifier or the machine is to blame
 
 
 def run_child(
@@ -163,7 +171,8 @@ def read_reply(raw: bytes) -> ChildReply:
         raise ChildReplyError("its reply is no score") from reason
     is_score = type(reply.score) is float and math.isfinite(reply.score)
     ends = reply.score is None and reply.error is not None
-    if not (is_score or ends) or type(reply.reason) is not str or not isinstance(reply.error, str | None):
+    is_typed = type(reply.reason) is str and isinstance(reply.error, str | None) and type(reply.is_own) is bool
+    if not (is_score or ends) or not is_typed:
         raise ChildReplyError("its reply is no score")
     return reply
 
@@ -186,11 +195,11 @@ def _reply_to(
         value, reason = score_and_reason(score(payload, text))
         reply = ChildReply(number, value, reason[:MAX_WORDS], None)
         if not math.isfinite(value):
-            reply = ChildReply(number, 0.0, "", f"the score is {value}")
+            reply = ChildReply(number, 0.0, "", f"the score is {value}", True)
     except VERIFIER_ERRORS as error:
-        reply = ChildReply(number, 0.0, "", _describe(error))
+        reply = ChildReply(number, 0.0, "", _describe(error), isinstance(error, OF_MACHINE))
     except BaseException as error:
-        _send(end, ChildReply(number, None, "", _describe(error)))
+        _send(end, ChildReply(number, None, "", _describe(error), isinstance(error, OF_MACHINE)))
         raise
     _send(end, reply)
 
@@ -200,9 +209,8 @@ def _send(end: socket.socket, reply: ChildReply) -> None:
 
 
 def _describe(error: BaseException) -> str:
-    """Return the name of an exception with its text, unless the text cannot be made."""
-    name = type(error).__name__
-    try:
-        return f"{name}: {error}"[:MAX_WORDS]
-    except Exception:  # noqa: BLE001 an exception of a verifier
-        return name
+    """Return the name of an exception with its text, unless the text cannot be made, and the line that raised it."""
+    words, line = type(error).__name__, own_line(error)
+    with suppress(Exception):
+        words = f"{words}: {error}"[:MAX_ERROR] if str(error) else words
+    return f"{words} ({line})" if line else words

@@ -21,7 +21,7 @@ from brorl_graders.processes.channel import Channel
 from brorl_graders.processes.child import MAX_REPLY
 from brorl_graders.processes.fork_server import ForkServer
 from brorl_graders.sandbox.clock import Clock
-from brorl_graders.verifiers.registry import is_foreign, is_open, names_in
+from brorl_graders.verifiers.registry import is_foreign, is_open, names_in, runs_own_code
 
 # Seconds for a text before other texts move to another child. Longer for programs, since a new child starts a sandbox
 # first and `code` ends late programs.
@@ -62,6 +62,7 @@ class ScoringTask:
     num_set_aside: int = 0  # texts that have outlasted the patience
     scores: dict[int, float | None] = field(default_factory=dict)  # scores by index; None: the verifier failed
     reasons: dict[int, str] = field(default_factory=dict)  # reasons by index: why the verifier failed, or its comment
+    of_response: set[int] = field(default_factory=set)  # indices of failures that the response caused
     error: BroRLError | None = None  # why no text can be scored
     done: threading.Event = field(default_factory=threading.Event)
 
@@ -72,6 +73,11 @@ class ScoringTask:
         if is_foreign(self.verifier, self.payload):
             prompt = json.dumps([self.verifier, self.payload], default=str)
         return Isolation(not is_open(self.verifier, self.payload), prompt)
+
+    @cached_property
+    def runs_own_code(self) -> bool:
+        """Whether a function of the user's own scores, which is to blame for what happens in it."""
+        return runs_own_code(self.verifier, self.payload)
 
     @cached_property
     def patiences(self) -> tuple[float, float]:

@@ -74,7 +74,7 @@ class ProcessPool:
         task.waiting.extend(range(len(texts)))
         self._wait_for(task)
         scores = [task.scores[index] for index in range(len(texts))]
-        return Verdicts(scores, task.reasons)
+        return Verdicts(scores, task.reasons, task.of_response)
 
     def load(self, verifier: str) -> None:
         """Import a verifier and its libraries before the first text needs them.
@@ -228,12 +228,12 @@ class ProcessPool:
 
     def _take_reply(self, child: ChildProcess, task: ScoringTask, reply: ChildReply) -> None:
         if reply.score is None:
-            self._end_child(child, reply.error or "")
+            self._end_child(child, reply.error or "", reply.is_own)
             return
         index = child.indices.popleft()
         child.number += 1
         if reply.error is not None:
-            self._record_failure(task, index, reply.error)
+            self._record_failure(task, index, reply.error, reply.is_own)
         else:
             if reply.reason:
                 task.reasons[index] = reply.reason
@@ -305,7 +305,7 @@ class ProcessPool:
         task.waiting.extendleft(reversed(child.indices))
         child.indices.clear()
 
-    def _end_child(self, child: ChildProcess, reason: str) -> None:
+    def _end_child(self, child: ChildProcess, reason: str, is_own: bool = False) -> None:
         """Kill a child process that cannot be used any more, and fail the text that it was scoring."""
         task = child.task
         assert task is not None, "a busy child has a task"
@@ -315,12 +315,14 @@ class ProcessPool:
         try:
             self._children.end(child)
         finally:
-            self._record_failure(task, index, reason)
+            self._record_failure(task, index, reason, is_own)
 
-    def _record_failure(self, task: ScoringTask, index: int, reason: str) -> None:
+    def _record_failure(self, task: ScoringTask, index: int, reason: str, is_own: bool) -> None:
         self.num_failures += 1
         if self.num_failures <= MAX_LOGGED:
-            log.warning("verifier %s: %s, on %r; the response scores 0", task.verifier, reason, task.texts[index][:200])
+            log.warning("verifier %s: %s, on %r", task.verifier, reason, task.texts[index][:200])
+        if not (is_own or task.runs_own_code):
+            task.of_response.add(index)
         task.reasons[index] = reason
         task.settle(index, None)
 

@@ -94,6 +94,7 @@ def judge_by_parts(payload: Payload, texts: Sequence[str], judge_part: JudgePart
     part_scores: list[list[float]] = [[] for _ in texts]
     part_reasons: list[list[str]] = [[] for _ in texts]
     failures: dict[int, str] = {}
+    of_response: set[int] = set()
     undecided = list(range(len(texts)))
     for part in parts_of(payload):
         if part.weight <= 0 or not undecided:
@@ -101,6 +102,7 @@ def judge_by_parts(payload: Payload, texts: Sequence[str], judge_part: JudgePart
         weights.append(float(part.weight))
         verdicts = judge_part(part, [texts[index] for index in undecided])
         still_undecided = []
+        of_response.update(undecided[place] for place in verdicts.of_response)
         for index, score, reason in zip(undecided, verdicts.scores, _reasons(verdicts), strict=True):
             if score is None:
                 failures[index] = reason
@@ -114,7 +116,7 @@ def judge_by_parts(payload: Payload, texts: Sequence[str], judge_part: JudgePart
     for index, own in enumerate(part_scores):
         scores.append(None if index in failures else combine_scores(mode, weights, own))
     reasons = {index: failures.get(index, REASONS_BETWEEN.join(own)) for index, own in enumerate(part_reasons)}
-    return Verdicts(scores, reasons)
+    return Verdicts(scores, reasons, of_response)
 
 
 def _reasons(verdicts: Verdicts) -> list[str]:

@@ -36,6 +36,7 @@ from brorl_graders.verifiers import composite, exact_match, multiple_choice, rea
 from brorl_graders.verifiers.code import code
 from brorl_graders.verifiers.ifeval import instruction_following
 from brorl_graders.verifiers.math import answer as math_answer
+from brorl_graders.verifiers.reward_functions import scoring
 
 # Errors that a malformed payload from untrusted data may raise while it is checked.
 MALFORMED = (
@@ -208,8 +209,10 @@ class UserFunction(Verifier):
         if params is None:
             raise refused_verifier(self.name)
         function = import_function("verifier", self.name)
-        score: Score = with_params(f"rewards.verifiers[{self.name}].params", self.name, function, params)
-        return score
+        try:
+            return scoring(with_params(f"rewards.verifiers[{self.name}].params", self.name, function, params))
+        except ConfigError as error:
+            raise ConfigError(f"verifier {self.name}: {error}") from None
 
     def load(self, settings: str) -> None:
         self._score  # noqa: B018
@@ -332,6 +335,11 @@ def endpoints_in(name: str, payload: Payload) -> list[Endpoint]:
     """Return the services and judges that score with this payload over a network."""
     endpoints = [verifier.endpoint for verifier, _ in _parts(name, payload)]
     return [endpoint for endpoint in endpoints if endpoint is not None]
+
+
+def runs_own_code(name: str, payload: Payload) -> bool:
+    """Return whether a function of the user's own scores with this payload."""
+    return any(isinstance(verifier, UserFunction) for verifier, _ in _parts(name, payload))
 
 
 def is_foreign(name: str, payload: Payload) -> bool:

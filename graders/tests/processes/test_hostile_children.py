@@ -121,7 +121,8 @@ def test_a_reply_without_end_is_not_read(packets: list[bytes]) -> None:
 def test_the_error_of_a_verifier_is_named(pool: ProcessPool, response: str, reason: str) -> None:
     verdicts = pool.judge(REPLY, {}, [response, "right 1"])
     assert verdicts.scores == [None, 1.0]
-    assert verdicts.reasons == {0: reason}
+    words, _, line = verdicts.reasons[0].rpartition(" (")
+    assert (words, line.partition(":")[0]) == (reason, "hostile_replies.py")
 
 
 def test_only_processes_with_code_of_this_package_have_many_texts_at_once() -> None:

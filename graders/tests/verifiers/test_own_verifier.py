@@ -126,3 +126,70 @@ def test_it_may_say_why_and_its_words_reach_who_asked() -> None:
     assert verdicts.reasons[0] == "0.5 away"
     assert "could not convert string to float" in verdicts.reasons[1]
     assert verdicts.reasons[2] == "2 away"
+
+
+FAILING = """
+import asyncio
+import json
+import sys
+
+
+class Refusal(Exception):
+    pass
+
+
+async def waits(completions, **columns):
+    await asyncio.sleep(0)
+    return [float("7" in completions[0])]
+
+
+def fails(payload, response):
+    if response == "own":
+        raise Refusal("not today")
+    if response == "exit":
+        sys.exit(3)
+    if response == "library":
+        return json.loads("{")
+    if response == "none":
+        return None
+    if response == "infinite":
+        return {"score": float("inf")}
+    return response.txt
+"""
+WHY = {
+    "own": "Refusal: not today (my_failing.py:18)",
+    "exit": "SystemExit: 3 (my_failing.py:20)",
+    "library": "JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 (char 1) "
+    "(my_failing.py:22)",
+    "none": "NoScoreError: it returned None",
+    "infinite": "the score is inf",
+    "other": "AttributeError: 'str' object has no attribute 'txt' (my_failing.py:27)",
+}
+
+
+def test_a_failure_has_the_name_of_its_exception_and_the_users_line(tmp_path: Path) -> None:
+    (tmp_path / "my_failing.py").write_text(FAILING)
+    use_names(Names(verifiers={"my_failing:fails": {}, "my_failing:waits": {}}))
+    pool = ProcessPool(Deadlines(10.0))
+    try:
+        verdicts = pool.judge("my_failing:fails", {}, [*WHY])
+        parts = [{"verifier": "exact_match"}, {"verifier": "my_failing:fails"}]
+        composed = pool.judge("composite", {"answer": "x", "parts": parts}, ["other"])
+        awaited = pool.judge("my_failing:waits", {"question": "3 + 4?"}, ["7", "8"])
+    finally:
+        pool.close()
+    assert verdicts.scores == [None] * len(WHY)
+    assert verdicts.reasons == dict(enumerate(WHY.values()))
+    assert all(map(verdicts.is_own, range(len(WHY))))
+    assert (composed.reasons[0], composed.is_own(0)) == (WHY["other"], True)
+    assert awaited.scores == [1.0, 0.0]
+
+
+def test_a_response_is_to_blame_where_a_verifier_of_the_package_fails_on_it() -> None:
+    pool = ProcessPool(Deadlines(10.0))
+    try:
+        broken = pool.judge("exact_match", {}, ["<answer>4</answer>"])
+    finally:
+        pool.close()
+    assert broken.scores == [None]
+    assert not broken.is_own(0)

@@ -35,7 +35,7 @@ from nemo_brorl.ports import ChunkScorer
 from nemo_brorl.scoring.grader_settings import configure
 from nemo_brorl.types import Float32, Prompt, RolloutChunk, ScoredGroup, is_right
 
-Key = tuple[str, int]  # prompt uid and the chunk's first index
+Key = tuple[str, int]  # prompt uid and index of the rollout
 MAX_SHOWN = 300  # characters of an example
 
 
@@ -44,7 +44,7 @@ class RescoredGroup:
     """A group of rollouts with its stored rewards and those of another verifier."""
 
     scored: ScoredGroup
-    rewards: Float32  # new raw rewards [N]
+    rewards: Float32  # new raw rewards [N]; the stored ones where the verifier failed
     num_failed: int
     full_mark: float  # new reward from which a rollout is right
 
@@ -96,29 +96,27 @@ def rescore(
         for chunk in scored.group.chunks:
             request = replace(chunk.request, prompt=prompt)
             chunks.append(replace(chunk, request=request))
-    rewards: dict[Key, Float32] = {}
+    rewards: dict[Key, float] = {}
     num_failed: dict[str, int] = {}
     for scored_chunk in pool.score(chunks):
-        uid, _ = key = _key(scored_chunk.chunk)
-        rewards[key] = scored_chunk.rewards
+        uid = scored_chunk.chunk.request.prompt.uid
+        for index, reward in zip(scored_chunk.chunk.indices.tolist(), scored_chunk.rewards.tolist(), strict=True):
+            rewards[uid, index] = reward
         num_failed[uid] = num_failed.get(uid, 0) + scored_chunk.num_failed
     return list(_join_chunks(groups, rewards, num_failed, marks))
 
 
-def _key(chunk: RolloutChunk) -> Key:
-    return chunk.request.prompt.uid, int(chunk.indices[0])
-
-
 def _join_chunks(
     groups: Iterable[ScoredGroup],
-    rewards: Mapping[Key, Float32],
+    rewards: Mapping[Key, float],
     num_failed: Mapping[str, int],
     marks: Mapping[str, float],
 ) -> Iterator[RescoredGroup]:
     for scored in groups:
-        parts = [rewards[_key(chunk)] for chunk in scored.group.chunks]
         uid = scored.prompt.uid
-        yield RescoredGroup(scored, np.concatenate(parts), num_failed[uid], marks[uid])
+        stored = zip(scored.indices.tolist(), scored.rewards.tolist(), strict=True)
+        now = [rewards.get((uid, index), reward) for index, reward in stored]
+        yield RescoredGroup(scored, np.array(now, np.float32), num_failed[uid], marks[uid])
 
 
 @dataclass
@@ -286,7 +284,7 @@ def print_changes(rescored: Sequence[RescoredGroup], console: Console) -> None:
     )
     num_failed = sum(one.num_failed for one in rescored)
     if num_failed:
-        console.line(f"the verifier failed for {num_failed:,} responses: reward 0")
+        console.line(f"the verifier failed for {num_failed:,} responses, which keep their reward")
 
 
 def _row(task: str, changes: Changes) -> list[str]:

@@ -29,6 +29,7 @@ import numpy as np
 
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.files import append_line
+from nemo_brorl.rollouts.failures import FailureCount
 from nemo_brorl.training.observers import Observer, StepMade
 from nemo_brorl.training.records import drop_after
 from nemo_brorl.types import ScoredGroup
@@ -220,6 +221,7 @@ class RewardWatch(Observer):
                 worst = max(own, key=_num_failed)
                 num = sum(map(_num_failed, own))
                 text = f"it failed on {num} responses to {len(own)} prompts"
+                text = "; ".join((text, *FailureCount(own).lines()))
                 found.append(Alarm("failures", verifier, text, worst.prompt.uid, _example(worst)))
         return found, sum(map(len, failing.values())), num_late
 

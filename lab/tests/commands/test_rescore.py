@@ -15,7 +15,7 @@ from nemo_brorl.config.load import load_config, to_yaml
 from nemo_brorl.core.errors import ConfigError, DataError, ModelError, NotAllowedError
 from nemo_brorl.training.store.files import StoreFiles
 from tests.support.environments import environment_prompt
-from tests.support.fakes import FakeVerifier, make_prompt
+from tests.support.fakes import FailingVerifier, FakeVerifier, make_prompt
 from tests.support.run_folders import put_run
 from tests.support.stored import group
 
@@ -29,6 +29,13 @@ def test_rewards_come_back_in_the_order_of_the_groups_and_their_rollouts() -> No
     np.testing.assert_array_equal(first.rewards, [1, 0, 1, 0])
     np.testing.assert_array_equal(first.changed, [0, 3])
     np.testing.assert_array_equal(second.rewards, [1, 1])
+
+
+def test_a_response_whose_verifier_fails_keeps_its_reward() -> None:
+    groups = [group("train/1", [0.0, 0.5, 1.0, 1.0]), group("train/0", [1.0, 0.0])]
+    first, second = rescore(groups, FailingVerifier({0, 1}), NAME, {})
+    assert (first.rewards.tolist(), first.num_failed) == ([0.0, 0.5, 1.0, 0.0], 2)
+    assert (second.rewards.tolist(), second.num_failed) == ([1.0, 0.0], 2)
 
 
 def test_right_and_wrong_are_counted_before_and_now() -> None:

@@ -143,7 +143,7 @@ def _look_at(path: str, files: list[Path], source: SourceConfig) -> str:
     formats = formats_of(source, files)
     num_questions = 0
     reasons = []  # reasons why rows are not questions
-    for row in first_rows(files[0], columns_of(formats), FIRST_ROWS):
+    for row in first_rows(files[0], columns_of(formats, source.verifier_options), FIRST_ROWS):
         if isinstance(row, BadRow):
             reasons.append(row.reason)
         elif is_wanted(row, source.only):

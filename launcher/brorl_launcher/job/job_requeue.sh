@@ -68,6 +68,10 @@ finish() {
     exit 143
   fi
   [[ $exit_code == 75 ]] && go_on "${cause:-saved}"
+  if [[ $exit_code == 130 && -z $asked_to_stop && ${#bad_nodes[@]} == 0 ]]; then
+    say "ended by hand: not tried again"
+    exit 130
+  fi
   # 128 + SIGUSR1: the signal came before the driver handled it.
   [[ -n $asked_to_stop && $exit_code == 138 ]] && go_on "stopped before training began"
   go_on_after_failure "${cause:-the driver ended with exit code $exit_code}"

@@ -23,10 +23,10 @@ GROUP_COLUMNS = {
         pa.string(),
         "outcome of the group: `trained` in this step; `carried` to a later step (dropped as too old if no step has "
         "the group); or the reason against training: `all_correct`, `all_wrong`, `all_equal`, `surplus`, `timed_out`, "
-        "`dropped`",
+        "`failed`, `dropped`",
     ),
     "num_rollouts": (pa.int32(), "number of rollouts"),
-    "num_failed": (pa.int32(), "number of failed verifications"),
+    "num_failed": (pa.int32(), "number of responses whose verifier failed; the group has only those that made it fail"),
     "mean_reward": (pa.float32(), "mean raw reward"),
     "full_mark": (pa.float64(), "raw reward from which a rollout is right; earlier versions store none: 1"),
     "version": (pa.int32(), "oldest policy version that sampled a token of the group"),

@@ -82,3 +82,23 @@ def test_the_job_says_how_much_time_it_leaves() -> None:
     assert grace_s({"BRORL_GRACE_S": "240"}) == 240.0
     assert grace_s({}) is None
     assert grace_s({"BRORL_GRACE_S": ""}) is None
+
+
+@pytest.mark.parametrize(
+    ("number", "is_over", "code"),
+    [
+        (None, False, 0),
+        (signal.SIGINT, True, 0),
+        (signal.SIGINT, False, 130),
+        (signal.SIGTERM, False, 130),
+        (signal.SIGUSR1, False, 75),
+        (signal.SIGUSR1, True, 0),
+    ],
+)
+def test_the_exit_code_says_whether_a_stopped_run_has_steps_left(
+    number: signal.Signals | None, is_over: bool, code: int
+) -> None:
+    stop = StopRequest(None)
+    if number is not None:
+        stop._on_signal(number, None)
+    assert stop.exit_code(is_over) == code

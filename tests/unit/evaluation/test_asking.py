@@ -6,15 +6,19 @@ import json
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from nemo_brorl.core.clock import StopRequest
 from nemo_brorl.core.console import Console
+from nemo_brorl.core.errors import VerifierError
 from nemo_brorl.evaluation.answers import AnswerFile
 from nemo_brorl.evaluation.asking import sample_prompts, unanswered_prompts
 from nemo_brorl.evaluation.benchmarks import Benchmark
 from nemo_brorl.evaluation.results import ordered
 from nemo_brorl.evaluation.sample_file import SampleFile
 from nemo_brorl.rollouts.sampler import Sampler
-from tests.support.fakes import FakeGenerator, FakeVerifier
+from nemo_brorl.types import RolloutChunk, ScoredChunk
+from tests.support.fakes import FailingVerifier, FakeGenerator, FakeVerifier
 from tests.unit.evaluation.answers import identity, make_benchmark
 
 EASY, HARD = make_benchmark("easy", 3, num_samples=6), make_benchmark("hard", 2, num_samples=3)
@@ -49,6 +53,20 @@ def evaluate(
         return sample_prompts(
             benchmarks, files, Sampler(generator, FakeVerifier(), Console(), 4, 0), stop, samples
         ), files
+
+
+def test_prompts_without_any_score_are_asked_again_by_the_same_command(tmp_path: Path) -> None:
+    class FailingOnce(FakeVerifier):
+        def scored(self, chunk: RolloutChunk) -> ScoredChunk:
+            is_lost = chunk.request.prompt.uid == EASY.prompts[1].uid
+            return FailingVerifier(range(6) if is_lost else (0,)).scored(chunk)
+
+    with AnswerFile(tmp_path, identity(EASY)) as file:
+        failing = Sampler(FakeGenerator(), FailingOnce(), Console(), 4, 0)
+        with pytest.raises(VerifierError, match="^1 prompts have no response .* toy failed on 8 of 18: crashed"):
+            sample_prompts([EASY], {"easy": file}, failing, StopRequest(None))
+        assert [len(answers.rewards) for answers in file.found.values()] == [5, 5]
+        assert unanswered_prompts(EASY, file) == [EASY.prompts[1]]
 
 
 def test_every_prompt_gets_the_samples_of_its_benchmark(tmp_path: Path) -> None:

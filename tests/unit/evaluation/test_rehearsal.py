@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from nemo_brorl.algorithm.keep_rate import expected_keep_rate
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
+from nemo_brorl.core.errors import VerifierError
 from nemo_brorl.evaluation import rehearsal
 from nemo_brorl.evaluation.rehearsal import Rehearsed, print_rehearsal, rehearse
 from nemo_brorl.types import ScoredGroup
@@ -155,3 +157,24 @@ def test_training_is_the_same_with_and_without(tmp_path: Path) -> None:
         assert step == other_step
         assert steady(row) == pytest.approx(steady(other), nan_ok=True)
     assert fake(plain).weight == fake(rehearsed).weight
+
+
+def test_failures_are_counted_and_all_of_them_end_the_rehearsal(capsys: pytest.CaptureFixture[str]) -> None:
+    errors = ("AttributeError: 'str' object has no attribute 'txt' (rew.py:8)",) * 2
+    some = replace(group_of([0.0, 1.0]), errors=errors, num_failed=2)
+    printed = lines_of(capsys, [some])
+    assert "rehearsal: 4 of 4 responses ended" in printed
+    assert f"reward  exact_match failed on 2 of 4: {errors[0]}\n" in printed
+    none = replace(some, rewards=some.rewards[:0])
+    with pytest.raises(VerifierError, match="exact_match failed on 4 of 4"):
+        lines_of(capsys, [replace(none, errors=errors * 2)])
+
+
+def test_partial_rewards_that_differ_are_informative(capsys: pytest.CaptureFixture[str]) -> None:
+    """No response is right, and dynamic sampling would keep two of the four groups."""
+    groups = [group_of([0.0, 0.1, 0.1, 0.0]), group_of([0.0] * 4), group_of([0.3] * 4), group_of([0.0, 0.0, 0.2, 0.5])]
+    printed = lines_of(capsys, groups)
+    kept = expected_keep_rate([2, 0, 0, 1], [4] * 4, BroRLConfig().rollouts.stage_sizes()[0][0])
+    assert f": {kept.mean:.0%} (80 % interval" in printed
+    assert kept.mean > 0.5
+    assert "no response was right" not in printed

@@ -15,8 +15,9 @@ from nemo_brorl.config.data import ColumnsConfig, DataConfig, SourceConfig
 from nemo_brorl.prompts import row_questions
 from nemo_brorl.prompts.columns import ABSENT, value_at
 from nemo_brorl.prompts.jsonl_table import parsed_row
+from nemo_brorl.prompts.question_keys import keys_of
 from nemo_brorl.prompts.questions import BadRow, Question
-from nemo_brorl.prompts.row_formats import PRESETS, RowFormat, row_formats
+from nemo_brorl.prompts.row_formats import PRESETS, RowFormat, columns_of, row_formats
 from nemo_brorl.prompts.row_questions import question_of
 from nemo_brorl.prompts.sources import make_source
 from tests.support.names import allow_source
@@ -28,7 +29,8 @@ ASK = {"role": "user", "content": "2+2?"}
 
 
 def question(row: dict[str, Any], config: SourceConfig | None = None) -> Question:
-    found = question_of(row, row_formats(config or SourceConfig()), "domain", {})
+    config = config or SourceConfig()
+    found = question_of(row, row_formats(config), "domain", config.verifier_options)
     assert isinstance(found, Question), found
     return found
 
@@ -104,13 +106,45 @@ def test_columns_say_where_fields_are() -> None:
     row = {"messages": [ASK], "extra_info": {"gold": 4, "level": 3}, "source": "sums", "scorer": "mine.sums:score"}
     found = question(row, SourceConfig(columns=columns))
     assert (found.text, found.task, found.verifier) == ("2+2?", "sums", "mine.sums:score")
-    assert found.payload == {"question": "2+2?", "answer": 4, "level": 3}
+    assert found.payload == {"question": "2+2?", "answer": 4, "level": 3, "prompt": "2+2?", **row}
+
+
+def test_a_function_of_the_users_own_gets_the_whole_row() -> None:
+    """Options of verifiers, values that JSON has no form for and named columns stay as they are."""
+    row = {"prompt": [ASK], "answer": "4", "difficulty": 2, "tags": ["a", None], "hint": None}
+    odd = {"timeout_s": 900, "mode": "fast", "picture": b"x", "question": "two and two"}
+    config = SourceConfig(verifier="mine.rules:score", verifier_options={"tolerance": 1})
+    allow_source(config)
+    found = question({**row, **odd}, config)
+    assert found.payload == {**row, "question": "two and two", "tolerance": 1}
+    assert question({**row, **odd}).payload == {"question": "2+2?", "answer": "4"}
+
+
+def test_a_function_inside_a_composition_gets_the_whole_row_too() -> None:
+    parts = [{"verifier": "exact_match"}, {"verifier": "mine.rules:score"}]
+    config = SourceConfig(verifier="composite", verifier_options={"parts": parts})
+    allow_source(config)
+    assert question({"prompt": "a", "answer": "4", "difficulty": 2}, config).payload["difficulty"] == 2
+    assert columns_of(row_formats(config), config.verifier_options) is None
+    assert columns_of(row_formats(SourceConfig()), {}) == ["answer", "metadata", "prompt", "task"]
+
+
+def test_other_columns_make_no_other_question_and_are_part_of_its_content() -> None:
+    config = SourceConfig(verifier="mine.rules:score")
+    allow_source(config)
+    first, second = (keys_of(question({"prompt": "a", "answer": "4", "id": number}, config)) for number in (1, 2))
+    assert (first.answered, first.conversation) == (second.answered, second.conversation)
+    assert first.content != second.content
 
 
 def test_a_verifier_that_reads_no_answer_needs_no_column_for_it() -> None:
     config = SourceConfig(columns=ColumnsConfig(answer="", payload={"rule": "rule"}), verifier="mine.rules:score")
     allow_source(config)
-    assert question({"prompt": "Write.", "rule": "short"}, config).payload == {"question": "Write.", "rule": "short"}
+    assert question({"prompt": "Write.", "rule": "short"}, config).payload == {
+        "question": "Write.",
+        "rule": "short",
+        "prompt": "Write.",
+    }
 
 
 def test_what_json_has_no_form_for_is_a_bad_row() -> None:

@@ -12,6 +12,7 @@ import pytest
 from brorl_graders import full_mark
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from graders.tests.support.names import allow_also
 from nemo_brorl.config.data import DataConfig, DomainConfig
 from nemo_brorl.core.errors import CheckpointError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
@@ -263,3 +264,28 @@ def test_the_question_of_an_environment_has_the_full_mark_of_its_source() -> Non
     payload = render_question(asked, None, data_config(), 10.0).payload
     assert full_mark(payload) == full_mark(payload["task"]["payload"]) == 10.0
     assert "data.success_reward" not in asked.payload["task"]["payload"]
+
+
+def test_changed_code_of_a_reward_function_is_refused_or_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "rew_of_a_run.py").write_text("def score(payload, response): return 1.0\n")
+    allow_also(verifiers=["rew_of_a_run:score"])
+    old = make_stream().state_dict()
+    make_stream().load_state_dict(old)
+    (tmp_path / "rew_of_a_run.py").write_text("def score(payload, response): return 0.0\n")
+    with pytest.raises(CheckpointError, match="the source of rew_of_a_run:score.: bring the old files back, set data"):
+        make_stream().load_state_dict(old)
+    stream = make_stream()
+    stream.config.changed_rows = "accept"
+    stream.load_state_dict(old)
+    assert stream.accepted_changes == ["the source of rew_of_a_run:score"]
+
+
+def test_a_checkpoint_that_knows_no_code_resumes() -> None:
+    old = make_stream().state_dict()
+    allow_also(verifiers=["rew_of_a_run:score"])
+    stream = make_stream()
+    stream.load_state_dict(old)
+    assert stream.accepted_changes == []

@@ -241,7 +241,7 @@ def test_a_row_is_no_verifiers_choice_beside_the_settings_own(stranger: Stranger
 def test_brackets_without_end_are_a_bad_row_for_whoever_looks_at_a_file(tmp_path: Path) -> None:
     path = tmp_path / "deep.jsonl"
     path.write_text("[" * 200_000 + "\n")
-    (row,) = first_rows(path, columns_of(row_formats(SourceConfig())), 20)
+    (row,) = first_rows(path, columns_of(row_formats(SourceConfig()), {}), 20)
     assert isinstance(row, BadRow)
 
 

@@ -9,16 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from brorl_graders.base.settings import Endpoint
+from brorl_graders.base.verdicts import Verdicts
 from brorl_lab.bases.initial_model import build_tokenizer
 
+from graders.tests.support import bad_verifiers
 from graders.tests.support.bad_verifiers import MISBEHAVE
 from graders.tests.support.names import allow_also
 from graders.tests.support.scoring_service import scores_by, serving
 from nemo_brorl.config.rewards import RewardsConfig, ServicesConfig
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.tokenizer import load_tokenizer
+from nemo_brorl.scoring.pool import scored_chunk
 from nemo_brorl.scoring.worker import VerifierWorker
-from nemo_brorl.types import ChunkArrays
+from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutRequest, Sampling
 
 
 @pytest.fixture(scope="module")
@@ -135,3 +138,42 @@ def _load(model_folder: Path, verifier: str) -> None:
         worker.wait_ready()
     finally:
         worker.close()
+
+
+def test_a_response_whose_verifier_failed_is_left_out(
+    worker: VerifierWorker, model_folder: Path, tmp_path: Path
+) -> None:
+    texts = ["fine", "raise", "good", "nan", "crash"]
+    data = arrays(model_folder, *texts)
+    prompt = Prompt("train/0", "toy", MISBEHAVE, (1,), {"log": str(tmp_path / "log")})
+    request = RolloutRequest(prompt, 0, 5, 0, Sampling(1.0, 1.0, 8))
+    chunk = RolloutChunk(
+        request, request.indices, np.diff(data.offsets).astype(np.int32), np.ones(5, bool), 0, 0, 0, None
+    )
+    scores, ended, unfinished = worker.judge(chunk, data)
+    scored = scored_chunk(chunk, scores, ended, unfinished)
+    assert (scored.rewards.tolist(), scored.chunk.indices.tolist()) == ([1, 1], [0, 2])
+    assert scored.chunk.data.token_ids.tolist() == arrays(model_folder, "fine", "good").token_ids.tolist()
+    assert scored.failed is not None and scored.failed.indices.tolist() == [1, 3, 4]
+    assert scored.failed.errors == (
+        f"LookupError: told to (bad_verifiers.py:{line_of('told to')})",
+        "the score is nan",
+        "crashed",
+    )
+    assert scored.num_failed == 3
+
+
+def test_a_response_that_makes_a_built_in_verifier_fail_scores_0(
+    worker: VerifierWorker, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = arrays(model_folder, "fine", "good", "nan")
+    found = Verdicts([None, None, 1.0], {0: "has not ended after 1 s", 1: "ResourceError: no sandbox"}, {0})
+    monkeypatch.setattr(worker.pool, "judge", lambda *_: found)
+    scores = worker.score("code", {}, data)
+    assert scores.rewards.tolist() == [0, 0, 1]
+    assert (scores.errors, scores.num_failed) == (("", "ResourceError: no sandbox", ""), 2)
+
+
+def line_of(text: str) -> int:
+    source = Path(bad_verifiers.__file__).read_text().splitlines()
+    return next(number for number, line in enumerate(source, 1) if text in line)

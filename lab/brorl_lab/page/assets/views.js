@@ -12,7 +12,7 @@ const views = [
 const chosen = { run: 0, metric: null, panels: {}, filters: {}, sort: { key: "step", down: true }, page: 0, laneStep: null, process: "", different: null, search: "" };
 const FATES = {
   trained: "trained on in this step", carried: "kept for a later step", all_correct: "dropped: every rollout was right", all_wrong: "dropped: every rollout was wrong",
-  all_equal: "dropped: equal rewards", surplus: "dropped: the batch was full", timed_out: "withdrawn at a deadline", dropped: "withdrawn: the batch was full",
+  all_equal: "dropped: equal rewards", surplus: "dropped: the batch was full", timed_out: "withdrawn at a deadline", failed: "withdrawn: its verifier failed", dropped: "withdrawn: the batch was full",
 };
 
 function heading(text) {
@@ -287,7 +287,7 @@ async function showGroup(run, step, row) {
     h("div", { class: "cards" }, [[`${right} of ${columns.reward.length}`, "rollouts right"], [group.fate, FATES[group.fate] || "what became of it"], [group.task, "task"], [String(step), "step"],
       [group.version === group.newest_version ? String(group.version) : `${group.version} to ${group.newest_version}`, "policy version"], [group.verifier, "verifier"],
       [`T ${number(group.sampling[0])}, p ${number(group.sampling[1])}`, `sampling; at most ${count(group.sampling[2])} tokens`]].map(([value, name]) => h("div", { class: "card" }, h("b", null, value), h("small", null, name)))),
-    group.num_failed ? h("p", { class: "note" }, `The verifier failed for ${group.num_failed} rollouts: reward 0.`) : null,
+    group.num_failed ? h("p", { class: "note" }, `The verifier failed on ${group.num_failed} more rollouts, which the group lacks.`) : null,
     h("h2", null, "Prompt"), group.messages.map((message) => h("div", { class: "message" }, h("p", { class: "soft" }, message.role), said(`Message of ${message.role}`, message.content))),
     h("details", null, h("summary", null, "What the verifier was given"), scrolled("Payload", table("Payload", [{ title: "key", text: true }, { title: "value", text: true }], Object.entries(group.payload)))),
     h("h2", null, "Rollouts"),
