@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from brorl_graders.base.foreign import VAST, open_record, record_object
+from brorl_graders.base.foreign import VAST, RecordError, open_record, record_object
 
 from nemo_brorl.core.errors import ModelError
 
@@ -40,7 +40,7 @@ def model_object(path: Path) -> dict[str, Any]:
         return record_object(path, MAX_JSON)
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, RecordError) as error:
         raise as_model_error(path, error) from error
 
 
@@ -48,7 +48,7 @@ def check_weights(path: Path) -> None:
     """Raise ModelError unless a file of weights is a regular file inside its model folder."""
     try:
         open_record(path, VAST).close()
-    except (OSError, ValueError) as error:
+    except (OSError, RecordError) as error:
         raise as_model_error(path, error) from error
 
 
