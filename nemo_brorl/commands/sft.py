@@ -27,11 +27,12 @@ from nemo_brorl.core.lock import locked
 from nemo_brorl.core.machine import this_machine
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
 from nemo_brorl.core.tokenizer import load_tokenizer
+from nemo_brorl.prompts.prompt_check import check_stop_tokens
 from nemo_brorl.training.checkpoint import Checkpoints
 from nemo_brorl.training.records import JsonlSink
 from nemo_brorl.training.run_folder import claim_run_folder
 from nemo_brorl.training.supervised.chat_files import read_examples
-from nemo_brorl.training.supervised.conversations import Conversations, stop_ids_of
+from nemo_brorl.training.supervised.conversations import Conversations
 from nemo_brorl.training.supervised.trainer import Lessons, SftParts, SftTrainer
 
 FILES_CONFIG = "sft"  # the YAML for conversations in files
@@ -158,9 +159,10 @@ def read_lessons(config: BroRLConfig, model_folder: Path) -> Lessons:
 
     Raises DataError or ModelError.
     """
-    tokenizer = load_tokenizer(model_folder)
+    tokenizer = load_tokenizer(model_folder, template=config.data.template)
+    check_stop_tokens(tokenizer, model_folder)
     data, settings, seed = config.data, config.sft, config.trainer.seed
-    conversations = Conversations(tokenizer, stop_ids_of(tokenizer, model_folder), data.system_prompt)
+    conversations = Conversations(tokenizer, tokenizer.stop_ids, data.system_prompt)
     examples = read_examples(data, settings, conversations)
     epoch_steps = len(examples.train) / settings.batch_size
     num_steps = min(settings.max_steps, math.ceil(settings.epochs * epoch_steps))

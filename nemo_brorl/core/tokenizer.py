@@ -6,6 +6,7 @@ transformers converts the tokenizer. A model without a chat template gets plain 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from nemo_brorl.core.added_tokens import add_tokens_beside, token_text
 from nemo_brorl.core.chat_template import compile_template, render, try_template
 from nemo_brorl.core.console import get_logger
-from nemo_brorl.core.errors import ModelError
+from nemo_brorl.core.errors import ConfigError, ModelError
 from nemo_brorl.core.model_folder import model_object
 from nemo_brorl.core.template_files import BY_DEFAULT, NO_TEMPLATE, TemplateSettings, choose_template, templates_in
 from nemo_brorl.core.tokenizer_file import load_backend
@@ -66,6 +67,20 @@ class ChatTokenizer:
     def pad_token_id(self) -> int:
         """Id of the padding token, or of the end token for a model without a padding token."""
         return self._special_id("pad_token" if "pad_token" in self.special_tokens else "eos_token")
+
+    def with_stops(self, texts: Sequence[str]) -> frozenset[int]:
+        """Return the ids of all tokens that end a turn: the model's, and `rollouts.stop_tokens`.
+
+        Raises ConfigError for a text that is no token.
+        """
+        further = {text: self.backend.token_to_id(text) for text in texts}
+        unknown = [text for text, token_id in further.items() if token_id is None]
+        if unknown:
+            raise ConfigError(
+                f"rollouts.stop_tokens={list(texts)}: {unknown[0]!r} is no token of this model. Set "
+                f"rollouts.stop_strings=[{json.dumps(unknown[0])}] for a text of several tokens"
+            )
+        return self.stop_ids | frozenset(further.values())
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of `text`, without added special tokens."""
