@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from nemo_brorl.commands.run import resolve_model, run_command
+from nemo_brorl.commands.run import resolve_model, run_command, with_template_date
 from nemo_brorl.commands.trackers import LoggerSink, MetricFan
 from nemo_brorl.config.load import CommandLine
 from nemo_brorl.config.memory import check_memory
@@ -27,6 +27,7 @@ from nemo_brorl.core.lock import locked
 from nemo_brorl.core.machine import this_machine
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
 from nemo_brorl.core.tokenizer import load_tokenizer
+from nemo_brorl.core.weight_files import check_model_files
 from nemo_brorl.prompts.prompt_check import check_stop_tokens
 from nemo_brorl.training.checkpoint import Checkpoints
 from nemo_brorl.training.records import JsonlSink
@@ -126,6 +127,7 @@ def sized_for_fine_tuning(config: BroRLConfig, console: Console) -> tuple[BroRLC
     if config.data.source == "mixture":
         raise ConfigError("data.source=mixture is for training: `brorl sft` reads one source, set data.source=jsonl")
     folder = resolve_model(config)
+    check_model_files(folder)
     shape = check_policy_fits(config.policy, folder, config.trainer.num_gpus > 0)
     longest = config.sft.max_tokens
     if longest > shape.max_positions:
@@ -144,7 +146,9 @@ def sized_for_fine_tuning(config: BroRLConfig, console: Console) -> tuple[BroRLC
         if size.setting.startswith("policy."):
             console.line(f"chosen: {size}")
     check_memory(alone, folder=folder)
-    config = replace(config, policy=alone.policy, trainer=alone.trainer)
+    alone = with_template_date(alone, folder, console)
+    written = replace(config.data, template_date=alone.data.template_date)
+    config = replace(config, policy=alone.policy, trainer=alone.trainer, data=written)
     budget = RunSizes.from_config(config).row_tokens
     if longest > budget:
         raise ConfigError(

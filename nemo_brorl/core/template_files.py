@@ -11,7 +11,7 @@ from brorl_graders.base.foreign import RecordError, record_text
 
 from nemo_brorl.core.chat_template import MAX_TEMPLATE
 from nemo_brorl.core.errors import ModelError
-from nemo_brorl.core.model_folder import as_model_error
+from nemo_brorl.core.model_folder import as_model_error, model_object
 
 DEFAULT = "default"
 NO_TEMPLATE = "none"
@@ -52,6 +52,12 @@ def templates_in(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
         if not isinstance(name, str) or not isinstance(template, str):
             raise ModelError(f"the chat template in {str(folder)!r} is no text: {template!r:.80}")
     return found
+
+
+def prints_date(folder: Path) -> bool:
+    """Return whether a chat template of the model in a folder asks for today's date."""
+    templates = templates_in(folder, model_object(folder / "tokenizer_config.json"))
+    return any("strftime_now" in template for template in templates.values())
 
 
 def choose_template(templates: Mapping[str, str], wanted: str | None, folder: Path) -> str | None:

@@ -85,6 +85,9 @@ def _encoded(request: Mapping[str, Any]) -> list[list[int]]:
 def _answer() -> None:
     """Encode the conversations that standard input holds: the main function of the child process."""
     request = read_json(sys.stdin.buffer.read(), most_bytes=MAX_REPLY)
+    find_spec = importlib.util.find_spec
+    # Tokenizers need no torch, whose import takes four seconds.
+    importlib.util.find_spec = lambda name, package=None: None if name == "torch" else find_spec(name, package)
     from transformers import AutoTokenizer
     from transformers.utils import chat_template_utils
 

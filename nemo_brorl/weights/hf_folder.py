@@ -15,6 +15,7 @@ from torch import Tensor
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.files import naming, share_as_usual
 from nemo_brorl.core.model_folder import MAX_JSON, model_object
+from nemo_brorl.core.template_files import FOLDER as TEMPLATES
 from nemo_brorl.types import TensorInfo
 from nemo_brorl.weights.buckets import cut
 
@@ -22,7 +23,7 @@ SHARD_BYTES = 4 * 2**30
 # Subfolder in which new files are written, until all of them are complete.
 PARTIAL = ".partial"
 # Tokenizer and generation settings.
-_COMPANIONS = ("*.json", "*.txt", "*.model", "*.jinja")
+_COMPANIONS = ("*.json", "*.txt", "*.model", "*.jinja", f"{TEMPLATES}/*.jinja")
 _INDEX = "model.safetensors.index.json"
 log = get_logger(__name__)
 
@@ -46,8 +47,11 @@ def write_hf_folder(
         partial.mkdir(parents=True)
         try:
             _write(stream, manifest, source, partial, shard_bytes)
-            for path in sorted(partial.iterdir()):
-                path.replace(folder / path.name)
+            for path in sorted(partial.rglob("*")):
+                if path.is_dir():
+                    (folder / path.relative_to(partial)).mkdir(exist_ok=True)
+                else:
+                    path.replace(folder / path.relative_to(partial))
         except SafetensorError as error:
             # safetensors raises its own error for a full disk, and `naming` explains only an OSError.
             raise OSError(f"{error}") from error
@@ -97,7 +101,9 @@ def _copy_companions(
         except (OSError, RecordError) as error:
             log.warning("left out of %s: %s", folder, error)
             continue
-        (folder / path.name).write_bytes(content)
+        copy = folder / path.relative_to(source)
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_bytes(content)
     config = model_object(source / "config.json")
     # Transformers before version 5 calls it `torch_dtype`.
     config.pop("torch_dtype", None)
