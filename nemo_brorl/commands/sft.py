@@ -166,7 +166,7 @@ def read_lessons(config: BroRLConfig, model_folder: Path) -> Lessons:
     tokenizer = load_tokenizer(model_folder, template=config.data.template)
     check_stop_tokens(tokenizer, model_folder)
     data, settings, seed = config.data, config.sft, config.trainer.seed
-    conversations = Conversations(tokenizer, tokenizer.stop_ids, data.system_prompt)
+    conversations = Conversations(tokenizer, tokenizer.with_stops(config.rollouts.stop_tokens), data.system_prompt)
     examples = read_examples(data, settings, conversations)
     epoch_steps = len(examples.train) / settings.batch_size
     num_steps = min(settings.max_steps, math.ceil(settings.epochs * epoch_steps))

@@ -47,11 +47,10 @@ def write_hf_folder(
         partial.mkdir(parents=True)
         try:
             _write(stream, manifest, source, partial, shard_bytes)
-            for path in sorted(partial.rglob("*")):
-                if path.is_dir():
-                    (folder / path.relative_to(partial)).mkdir(exist_ok=True)
-                else:
-                    path.replace(folder / path.relative_to(partial))
+            for path in sorted(filter(Path.is_file, partial.rglob("*"))):
+                target = folder / path.relative_to(partial)
+                target.parent.mkdir(exist_ok=True)
+                path.replace(target)
         except SafetensorError as error:
             # safetensors raises its own error for a full disk, and `naming` explains only an OSError.
             raise OSError(f"{error}") from error

@@ -81,7 +81,7 @@ class Conversations:
             length -= 1
         raise DataError(
             "the model's chat template ends an answer without a stop token (eos_token of its tokenizer, eos_token_id "
-            "of generation_config.json): the model would not learn to end"
+            "of generation_config.json, rollouts.stop_tokens): the model would not learn to end"
         )
 
     def _without_template(self, messages: Messages, task: str) -> Example:
