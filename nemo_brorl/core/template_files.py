@@ -45,11 +45,11 @@ def templates_in(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
     if not found:
         given = settings.get("chat_template")
         if isinstance(given, list):
-            found = {item.get("name"): item.get("template") for item in given if isinstance(item, dict)}
+            found = {str(item.get("name")): item.get("template") for item in given if isinstance(item, dict)}
         elif given is not None:
             found = {DEFAULT: given}
-    for name, template in found.items():
-        if not isinstance(name, str) or not isinstance(template, str):
+    for template in found.values():
+        if not isinstance(template, str):
             raise ModelError(f"the chat template in {str(folder)!r} is no text: {template!r:.80}")
     return found
 
@@ -64,10 +64,9 @@ def choose_template(templates: Mapping[str, str], wanted: str | None, folder: Pa
     """Return the wanted chat template, or None for a model without templates. Raises ModelError."""
     if wanted == NO_TEMPLATE or (wanted is None and not templates):
         return None
-    if wanted in templates:
-        return templates[wanted]
-    if wanted is None and DEFAULT in templates:
-        return templates[DEFAULT]
+    chosen = templates.get(wanted or DEFAULT)
+    if chosen is not None:
+        return chosen
     names = ", ".join(sorted(templates))
     if wanted is None:
         raise ModelError(

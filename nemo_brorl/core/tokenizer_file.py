@@ -53,7 +53,7 @@ def _growth(normalizer: Any) -> float:
     """Return how many characters a tokenizer's replacements may write for one. A library without memory aborts."""
     if not isinstance(normalizer, dict):
         return 1
-    growth = max(len(str(normalizer.get("content", ""))), 1)
+    growth: float = max(len(str(normalizer.get("content", ""))), 1)
     parts = normalizer.get("normalizers")
     for part in parts if isinstance(parts, list) else ():
         growth *= _growth(part)

@@ -39,8 +39,8 @@ class ShardError(Exception):
 
 
 def check_model_files(folder: Path) -> None:
-    """Raise ModelError unless the files of a model folder are whole and fit its config.json."""
-    faults = list(folder_faults(folder, read_model_shape(folder)))
+    """Raise ModelError unless the weights of a model folder are whole and fit its config.json."""
+    faults = list(weight_faults(folder, read_model_shape(folder)))
     if faults:
         raise ModelError(f"{folder}: {joined(faults)}. Set policy.model to a whole folder, or download it again")
 
@@ -58,9 +58,14 @@ def has_weights(folder: Path) -> bool:
 
 
 def folder_faults(folder: Path, shape: ModelShape) -> Iterator[str]:
-    """Yield the faults of a model folder: files that are missing, cut short, or do not fit the model's config."""
+    """Yield the faults of a model folder: those of its weights, and a tokenizer that is missing."""
     if not any((folder / name).is_file() for name in TOKENIZERS):
         yield "there is no tokenizer (tokenizer.json)"
+    yield from weight_faults(folder, shape)
+
+
+def weight_faults(folder: Path, shape: ModelShape) -> Iterator[str]:
+    """Yield the faults of a model's weights: files that are missing, cut short, or do not fit its config."""
     index = folder / "model.safetensors.index.json"
     shards = sorted(folder.glob("*.safetensors"))
     if index.is_file():
@@ -93,7 +98,9 @@ def folder_faults(folder: Path, shape: ModelShape) -> Iterator[str]:
 
 
 def _no_weights(folder: Path) -> str:
-    others = sorted({path.name for pattern in OTHER_WEIGHTS for path in folder.glob(pattern)})
+    others: list[str] = []
+    for pattern in OTHER_WEIGHTS:
+        others += sorted(path.name for path in folder.glob(pattern))
     if not others:
         return "there are no weights (*.safetensors)"
     return (

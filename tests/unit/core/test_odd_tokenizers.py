@@ -64,8 +64,10 @@ def test_tags_that_are_special_tokens_reach_the_verifier(tmp_path: Path, oddity:
 def test_a_template_that_writes_an_empty_thought_makes_no_mark_of_the_tags(tmp_path: Path) -> None:
     folder = write_odd(tmp_path / "model", odd_tokenizers.special_tags)
     (folder / "chat_template.jinja").write_text(
-        "{% for m in messages %}<|s|>{{ m['role'] }}\n{% if m['role'] == 'assistant' %}<think>\n\n</think>\n\n"
-        "{% endif %}{{ m['content'] }}<|e|>\n{% endfor %}{% if add_generation_prompt %}<|s|>assistant\n<think>\n{% endif %}"
+        "{% for m in messages %}<|s|>{{ m['role'] }}\n"
+        "{% if m['role'] == 'assistant' %}<think>\n\n</think>\n\n"
+        "{% endif %}{{ m['content'] }}<|e|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|s|>assistant\n<think>\n{% endif %}"
     )
     tokenizer = load_tokenizer(folder)
     assert tokenizer.decode(tokenizer.encode("<think>a</think> 4<|e|>")) == "<think>a</think> 4"
