@@ -108,6 +108,16 @@ class ChatTokenizer:
                 marks.add(token_id)
         return frozenset(marks)
 
+    @cached_property
+    def opens_thought(self) -> bool:
+        """Whether a prompt ends with an open `<think>`, so that responses begin inside it."""
+        if self.chat_template is None:
+            return False
+        try:
+            return self.render("text").rstrip().endswith("<think>")
+        except ModelError:
+            return False
+
     def _example(self, template: str) -> str:
         """Return a conversation of four turns, or of fewer, under a chat template; "" where it refuses all."""
         for messages in (EXAMPLE, EXAMPLE[1:], EXAMPLE[1:2]):

@@ -19,7 +19,7 @@ from nemo_brorl.config.lengths import HELD_OUT, BenchmarkLimits, benchmark_limit
 from nemo_brorl.config.rollouts import RolloutsConfig
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
-from nemo_brorl.prompts.asking import render_question
+from nemo_brorl.prompts.asking import render_question, with_open_thought
 from nemo_brorl.prompts.environment_source import DRAWN, DrawnSource, Episodes
 from nemo_brorl.prompts.file_source import open_questions
 from nemo_brorl.prompts.questions import Question
@@ -164,7 +164,7 @@ def _benchmark(
             task=question.task,
             verifier=question.verifier,
             token_ids=tuple(token_ids),
-            payload=rendered.payload,
+            payload=with_open_thought(question.verifier, rendered.payload, tokenizer),
             domain=config.domain or config.name,
             messages=tuple(rendered.messages),
         )

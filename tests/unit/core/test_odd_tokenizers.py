@@ -10,6 +10,7 @@ import pytest
 from nemo_brorl.core.errors import ConfigError, ModelError
 from nemo_brorl.core.template_files import DECODES, TemplateSettings
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
+from nemo_brorl.prompts.asking import with_open_thought
 from tests.support import odd_tokenizers
 from tests.support.odd_tokenizers import TEMPLATE, corpus, write_odd
 
@@ -152,3 +153,19 @@ def test_a_further_stop_token_is_a_token(tmp_path: Path) -> None:
     assert stops(tokenizer, "<|s|>") == {2}
     with pytest.raises(ConfigError, match=r"'two words' is no token of this model. Set\s+rollouts.stop_strings"):
         tokenizer.with_stops(["two words"])
+
+
+@pytest.mark.parametrize(("arguments", "is_open"), [({}, True), ({"thinking": False}, False)])
+def test_the_verifier_of_forms_is_told_whether_the_prompt_opens_a_thought(
+    tmp_path: Path, arguments: dict[str, bool], is_open: bool
+) -> None:
+    folder = write_odd(tmp_path / "model")
+    opening = "{% if add_generation_prompt %}{% if thinking is not false %}<think>\n{% endif %}{% endif %}"
+    (folder / "chat_template.jinja").write_text("{{ messages[0].content }}" + opening)
+    tokenizer = load_tokenizer(folder, template=TemplateSettings(arguments=arguments))
+    payload = {"structure": "think_answer"}
+    assert with_open_thought("format", payload, tokenizer).get("is_think_open", False) == is_open
+    parts = {"parts": [{"verifier": "format", "options": payload}]}
+    assert with_open_thought("composite", parts, tokenizer).get("is_think_open", False) == is_open
+    assert with_open_thought("math", payload, tokenizer) == payload
+    assert with_open_thought("format", {"is_think_open": False}, tokenizer) == {"is_think_open": False}
