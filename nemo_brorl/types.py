@@ -76,6 +76,8 @@ class Sampling:
     top_p: float
     max_tokens: int  # limit of response tokens, the stop token and a trajectory's observations included
     max_turn_tokens: int | None = None  # limit of tokens sampled in one turn; None: as many as the response has left
+    stop_tokens: tuple[str, ...] = ()  # further tokens that end a response
+    stop_strings: tuple[str, ...] = ()  # texts that end a response which holds them
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,7 @@ READS_FILES = {
 }
 WRITES_TO_THE_TERMINAL = {
     "nemo_brorl.core.console": "it is the writer",
+    "nemo_brorl.prompts.other_encoding": "answers its parent on a pipe",
     "brorl_launcher.doctor.probe": "answers its parent on a pipe",
     "brorl_graders.__main__": "its two lines are JSON and inert text",
     "brorl_graders.sandbox.peer": "a program's output, into the sandbox's file",

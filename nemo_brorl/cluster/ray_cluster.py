@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import socket
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -33,6 +34,7 @@ TOKEN_SETTINGS = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 # Environment variable with the number of malloc arenas. The GNU C library reads it when a process starts.
 HEAPS = "MALLOC_ARENA_MAX"
 START_TRIES = 3
+ADDRESS_S = 2.0  # seconds in which a cluster must answer
 WHAT_IS_LOST = (
     "Ray's {} is gone (killed, or out of memory?), and with it engines and policy. "
     "The same command goes on from the last checkpoint"
@@ -75,6 +77,8 @@ class RayCluster:
             # Actors inherit the environment.
             os.environ.update(kernel_caches([INDUCTOR]))
             self._reaper = Reaper()
+        else:
+            check_address(os.environ["RAY_ADDRESS"])
         before = set(psutil.Process().children(recursive=True))
         try:
             self._connect(before)
@@ -225,6 +229,29 @@ class RayCluster:
         write_error(f"\nerror: {message}\n")
         end_processes(with_descendants(self._processes), 0.0)
         os._exit(LOST)
+
+
+def check_address(address: str) -> None:
+    """Raise ResourceError where RAY_ADDRESS names a host and a port at which nobody answers for two seconds.
+
+    Ray itself would try for minutes.
+    """
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not host or not port.isdecimal():
+        return
+    deadline = time.monotonic() + ADDRESS_S
+    while True:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=ADDRESS_S).close()
+        except (OSError, OverflowError) as error:
+            if time.monotonic() < deadline and not isinstance(error, (OverflowError, socket.gaierror)):
+                time.sleep(ADDRESS_S / 10)
+                continue
+            raise ResourceError(
+                f"RAY_ADDRESS={address}: nobody answers there ({error}); unset RAY_ADDRESS to start a cluster here, or "
+                "set it to the address of a cluster that runs"
+            ) from error
+        return
 
 
 def start_ray(start: Callable[[], object], before: Collection[psutil.Process]) -> None:

@@ -26,6 +26,7 @@ from nemo_brorl.evaluation.identity import identity_of, weights_digest
 from nemo_brorl.evaluation.results import as_json, folder_of, results_of, write
 from nemo_brorl.evaluation.sample_file import SampleFile
 from nemo_brorl.evaluation.tables import markdown, score_table
+from nemo_brorl.prompts.prompt_check import check_prompts
 from nemo_brorl.scoring.preparation import prepare_sandbox
 from nemo_brorl.training.export import is_converted, newest_checkpoint
 
@@ -53,8 +54,10 @@ def evaluate(config: BroRLConfig, line: CommandLine) -> int:
     config, model_folder = sized(config, console, with_policy=config.evaluation.checkpoint is not None)
     settings = config.evaluation
     stop = StopRequest(config.trainer.time_limit_s)
-    tokenizer = load_tokenizer(model_folder)
+    tokenizer = load_tokenizer(model_folder, template=config.data.template)
     benchmarks = read_benchmarks(config.evaluation, config.data, config.rollouts, tokenizer)
+    for benchmark in benchmarks:
+        check_prompts(tokenizer, model_folder, benchmark.prompts, config.data, config.rollouts)
     prepare_sandbox(config.rewards, all_verifiers(benchmarks))
     if settings.checkpoint:
         model_folder = converted_checkpoint(config, Path(settings.checkpoint), console)

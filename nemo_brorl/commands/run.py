@@ -5,15 +5,18 @@ The command line is parsed and checked in about a second, without torch. Then th
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 from nemo_brorl.config.load import DEFAULT_CONFIG, CommandLine, load_config, parse_command_line
 from nemo_brorl.config.memory import check_memory
 from nemo_brorl.config.model_rules import check_model_rules
 from nemo_brorl.config.rules import check_rules
-from nemo_brorl.config.same_run import with_sizes_of_run
+from nemo_brorl.config.same_run import RECORD, recorded_settings, with_sizes_of_run
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.config.sizes import resolve_sizes
 from nemo_brorl.core.clock import INTERRUPTED
@@ -23,6 +26,8 @@ from nemo_brorl.core.files import cannot_write, is_refused
 from nemo_brorl.core.machine import this_machine
 from nemo_brorl.core.model_folder import local_model
 from nemo_brorl.core.model_shape import read_model_shape
+from nemo_brorl.core.template_files import prints_date
+from nemo_brorl.core.weight_files import check_model_files
 
 # patterns of the files to download from a hub repository
 MODEL_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
@@ -73,15 +78,42 @@ def sized(config: BroRLConfig, console: Console, with_policy: bool = True) -> tu
     settings that do not fit the model, or ResourceError for a run that does not fit into this machine's memory.
     """
     folder = resolve_model(config)
+    check_model_files(folder)
     check_model_rules(config, folder)
     config, sizes = resolve_sizes(with_sizes_of_run(config), read_model_shape(folder), this_machine(), with_policy)
     check_rules(config)
+    config = with_template_date(config, folder, console)
     for size in sizes:
         if not with_policy and not size.setting.startswith("generation."):
             continue
         console.line(f"chosen: {size}")
     check_memory(config, with_policy, folder)
     return config, folder
+
+
+def with_template_date(config: BroRLConfig, folder: Path, console: Console) -> BroRLConfig:
+    """Return the settings with the day that the model's chat template prints, if it prints one.
+
+    It is the day that the run started, also for an evaluation of the weights that the run wrote. A run that recorded
+    none goes on without.
+    """
+    if config.data.template_date is not None or not prints_date(folder):
+        return config
+    is_begun = (Path(config.exp_manager.explicit_log_dir) / RECORD).is_file()
+    if is_begun and not config.evaluation.checkpoint:
+        return config
+    day = date.today().isoformat()
+    with contextlib.suppress(OSError, BroRLError):
+        day = str(recorded_settings(_record_of(config, folder)).get("data.template_date") or day)
+    console.line(f"chosen: data.template_date={day} (the chat template prints a date)")
+    return replace(config, data=replace(config.data, template_date=day))
+
+
+def _record_of(config: BroRLConfig, folder: Path) -> Path:
+    """Return where the run that wrote the weights of this evaluation has recorded its settings, if a run did."""
+    written = Path(config.evaluation.checkpoint).absolute() if config.evaluation.checkpoint else folder.absolute()
+    records = [parent / RECORD for parent in (written, *written.parents[:2])]
+    return next((record for record in records if record.is_file()), records[0])
 
 
 def resolve_model(config: BroRLConfig) -> Path:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from nemo_brorl.commands.run import resolve_model, run_command
+from nemo_brorl.commands.run import resolve_model, run_command, with_template_date
 from nemo_brorl.commands.trackers import LoggerSink, MetricFan
 from nemo_brorl.config.load import CommandLine
 from nemo_brorl.config.memory import check_memory
@@ -27,11 +27,13 @@ from nemo_brorl.core.lock import locked
 from nemo_brorl.core.machine import this_machine
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
 from nemo_brorl.core.tokenizer import load_tokenizer
+from nemo_brorl.core.weight_files import check_model_files
+from nemo_brorl.prompts.prompt_check import check_stop_tokens
 from nemo_brorl.training.checkpoint import Checkpoints
 from nemo_brorl.training.records import JsonlSink
 from nemo_brorl.training.run_folder import claim_run_folder
 from nemo_brorl.training.supervised.chat_files import read_examples
-from nemo_brorl.training.supervised.conversations import Conversations, stop_ids_of
+from nemo_brorl.training.supervised.conversations import Conversations
 from nemo_brorl.training.supervised.trainer import Lessons, SftParts, SftTrainer
 
 FILES_CONFIG = "sft"  # the YAML for conversations in files
@@ -126,6 +128,7 @@ def sized_for_fine_tuning(config: BroRLConfig, console: Console) -> tuple[BroRLC
     if config.data.source == "mixture":
         raise ConfigError("data.source=mixture is for training: `brorl sft` reads one source, set data.source=jsonl")
     folder = resolve_model(config)
+    check_model_files(folder)
     shape = check_policy_fits(config.policy, folder, config.trainer.num_gpus > 0)
     longest = config.sft.max_tokens
     if longest > shape.max_positions:
@@ -144,7 +147,9 @@ def sized_for_fine_tuning(config: BroRLConfig, console: Console) -> tuple[BroRLC
         if size.setting.startswith("policy."):
             console.line(f"chosen: {size}")
     check_memory(alone, folder=folder)
-    config = replace(config, policy=alone.policy, trainer=alone.trainer)
+    alone = with_template_date(alone, folder, console)
+    written = replace(config.data, template_date=alone.data.template_date)
+    config = replace(config, policy=alone.policy, trainer=alone.trainer, data=written)
     budget = RunSizes.from_config(config).row_tokens
     if longest > budget:
         raise ConfigError(
@@ -159,9 +164,10 @@ def read_lessons(config: BroRLConfig, model_folder: Path) -> Lessons:
 
     Raises DataError or ModelError.
     """
-    tokenizer = load_tokenizer(model_folder)
+    tokenizer = load_tokenizer(model_folder, template=config.data.template)
+    check_stop_tokens(tokenizer, model_folder)
     data, settings, seed = config.data, config.sft, config.trainer.seed
-    conversations = Conversations(tokenizer, stop_ids_of(tokenizer, model_folder), data.system_prompt)
+    conversations = Conversations(tokenizer, tokenizer.with_stops(config.rollouts.stop_tokens), data.system_prompt)
     examples = read_examples(data, settings, conversations)
     epoch_steps = len(examples.train) / settings.batch_size
     num_steps = min(settings.max_steps, math.ceil(settings.epochs * epoch_steps))

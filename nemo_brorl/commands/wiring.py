@@ -33,6 +33,8 @@ from nemo_brorl.generation import device
 from nemo_brorl.generation.pool import VllmPool
 from nemo_brorl.policy.driver.megatron_policy import MegatronPolicy
 from nemo_brorl.ports import MetricSink, RolloutStore
+from nemo_brorl.prompts.prompt_check import NUM_PROMPTS as NUM_CHECKED
+from nemo_brorl.prompts.prompt_check import check_prompts
 from nemo_brorl.prompts.sources import Sources
 from nemo_brorl.prompts.stream import PromptStream
 from nemo_brorl.rollouts.sampler import Sampler
@@ -87,12 +89,13 @@ def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
     """
     device.check(config.generation, RunSizes.from_config(config))
     check_names(config)
-    tokenizer = load_tokenizer(model_folder)
+    tokenizer = load_tokenizer(model_folder, template=config.data.template)
     for _, section in config.data.sources():
         check_environment(section, tokenizer)
     sources = Sources(config.data)
     source = sources.split("train", config.trainer.seed)
     prompts = PromptStream(source, tokenizer, config.data)
+    check_prompts(tokenizer, model_folder, prompts.peek(NUM_CHECKED), config.data, config.rollouts)
     held_out = held_out_prompts(config.evaluation, config.data, tokenizer, sources)
     names: set[str] = set()
     for prompt in held_out:
@@ -140,7 +143,8 @@ def start_actors(
             policy = MegatronPolicy(RankSettings.from_config(config), model_folder, heartbeat, places)
             stack.callback(policy.close)
         record_folder = service_folder(Path(config.exp_manager.explicit_log_dir))
-        verifier = VerifierPool(config.rewards, model_folder, verifiers, with_answers, record_folder)
+        template = config.data.template
+        verifier = VerifierPool(config.rewards, model_folder, verifiers, with_answers, record_folder, template)
         stack.callback(verifier.close)
         yield Actors(policy, generator, verifier)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import glob
 import math
 from collections import Counter
@@ -10,9 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from brorl_graders.base.environment_values import plain
 from omegaconf import MISSING
 
-from nemo_brorl.config.declare import path_setting, section, setting
+from nemo_brorl.config.declare import auto, path_setting, section, setting
+from nemo_brorl.core.template_files import TemplateSettings
 
 PRESETS = ("plain", "deepscaler", "eurus_2", "scp_116k", "ifeval")
 FILE_WORDS = {
@@ -21,6 +24,7 @@ FILE_WORDS = {
     "dataset": "the folder of a Hugging Face dataset on disk",
 }
 MARKS = (-1e9, 1e9)  # full marks, which 32 bits hold
+TEMPLATE_NAMES = ("messages", "tools", "add_generation_prompt")  # what every chat template gets
 SOURCES = ("reasoning_gym", *FILE_WORDS, "environment")
 
 
@@ -201,6 +205,23 @@ class DataConfig(SourceConfig):
         choices=("refuse", "accept"),
         may_change=True,
     )
+    chat_template: str | None = setting(
+        None,
+        "name of the chat template, for a model with several; none: prompts are sent as they are; null: the model's "
+        "default",
+    )
+    template_arguments: dict[str, Any] = setting(
+        {}, "arguments of the chat template by name, such as {enable_thinking: false}"
+    )
+    template_date: str | None = auto(
+        "day that a chat template prints, YYYY-MM-DD; null: the first day of the run, if its template prints one"
+    )
+    prompt_check: str = setting(
+        "refuse",
+        "what a start does if prompts are not what the model was taught (docs/howto/data.md)",
+        choices=("refuse", "warn"),
+        may_change=True,
+    )
     max_prompt_tokens: int = setting(160, "longest prompt in tokens; longer ones are left out and counted", at_least=1)
     held_out_fraction: float = setting(
         0.1, "share of all questions that is never trained on, chosen by a hash of the question", within=(0, 1)
@@ -216,7 +237,13 @@ class DataConfig(SourceConfig):
                 sections.append((f"data.domains.{index}", domain))
         return sections
 
+    @property
+    def template(self) -> TemplateSettings:
+        """Which chat template writes the prompts, and with which arguments."""
+        return TemplateSettings(self.chat_template, plain(self.template_arguments), self.template_date)
+
     def violations(self) -> Iterator[str]:
+        yield from self._template_violations()
         if self.held_out_fraction == 1:
             yield "data.held_out_fraction=1.0 leaves nothing to train on: set a share below 1, for example 0.1"
         if self.source == "mixture":
@@ -240,6 +267,17 @@ class DataConfig(SourceConfig):
                     f"{where}.verifier_options.timeout_s={seconds} must be a number above 0: set the seconds for one "
                     "response"
                 )
+
+    def _template_violations(self) -> Iterator[str]:
+        for name in TEMPLATE_NAMES:
+            if name in self.template_arguments:
+                yield (
+                    f"data.template_arguments.{name} is what every chat template gets from the questions: leave it out"
+                )
+        try:
+            datetime.date.fromisoformat(self.template_date or "2026-01-01")
+        except ValueError:
+            yield f"data.template_date={self.template_date} is no day: set for example data.template_date=2026-11-28"
 
     def _mixture_violations(self) -> Iterator[str]:
         if not self.domains:

@@ -103,6 +103,12 @@ class RolloutsConfig:
     top_p: float = setting(
         1.0, "nucleus sampling: share of the probability mass that tokens are sampled from", above=0, at_most=1
     )
+    stop_tokens: list[str] = setting(
+        [], "texts of further tokens that end a response, beside the model's own end tokens"
+    )
+    stop_strings: list[str] = setting(
+        [], "texts that end a response once it holds one; their tokens were sampled and stay in the response"
+    )
     max_response_tokens: int = setting(32, "longest response in tokens; longer ones are truncated", at_least=1)
     max_turn_tokens: int | None = setting(
         None,
@@ -138,6 +144,11 @@ class RolloutsConfig:
     overlap: bool = setting(False, "sample the next batch while the policy trains (one step off-policy)")
     schedule: ScheduleConfig = section(ScheduleConfig)
 
+    @property
+    def stops(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Further stop tokens and stop strings, as `Sampling` takes them."""
+        return tuple(self.stop_tokens), tuple(self.stop_strings)
+
     def stage_sizes(self) -> list[tuple[int, int]]:
         """Return N (rollouts per prompt) and prompts per step for every stage of the schedule that raises N.
 
@@ -162,6 +173,8 @@ class RolloutsConfig:
 
     def violations(self) -> Iterator[str]:
         yield from self.schedule.violations()
+        if "" in (*self.stop_tokens, *self.stop_strings):
+            yield "rollouts.stop_tokens and rollouts.stop_strings hold an empty text: leave it out"
         stages = self.schedule.stages
         if self.schedule.kind in ("staged", "budget") and stages and stages[0].num_per_prompt != self.num_per_prompt:
             yield (

@@ -32,14 +32,17 @@ MEMORY = 1 << 30  # bytes of address space
 HELLO = ({"role": "user", "content": "Hello"},)
 
 
-def compile_template(source: str) -> jinja2.Template:
-    """Return a chat template as Hugging Face's chat templates are compiled. Raises ModelError."""
+def compile_template(source: str, date: str | None = None) -> jinja2.Template:
+    """Return a chat template as Hugging Face's chat templates are compiled.
+
+    `date`: the day that it prints (YYYY-MM-DD), None for today. Raises ModelError.
+    """
     import jinja2
 
     if len(source) > MAX_TEMPLATE:
         raise ModelError(f"the model's chat template has {len(source):,} characters, {MAX_TEMPLATE:,} are allowed")
     try:
-        return _environment().from_string(_without_generation_tags(source))
+        return _environment(_day(date)).from_string(_without_generation_tags(source))
     except jinja2.TemplateSyntaxError as error:
         raise ModelError(f"the model's chat template cannot be read: line {error.lineno}: {error.message}") from error
     except Exception as error:
@@ -52,19 +55,19 @@ def render(
     special_tokens: Mapping[str, str],
     tools: Sequence[Mapping[str, Any]] = (),
     is_prompt: bool = True,
+    arguments: Mapping[str, Any] | None = None,
 ) -> str:
     """Return a conversation as text; a prompt ends where the assistant's response starts.
 
-    Raises ModelError when the template refuses the conversation, fails, or writes what is no text.
+    `arguments`: further names that the template reads, such as `enable_thinking`. Raises ModelError when the template
+    refuses the conversation, fails, or writes what is no text.
     """
     import jinja2
 
     try:
+        names = {**special_tokens, **(arguments or {})}
         text = template.render(
-            messages=messages,
-            tools=list(tools) or None,
-            add_generation_prompt=is_prompt,
-            **special_tokens,
+            {**names, "messages": messages, "tools": list(tools) or None, "add_generation_prompt": is_prompt}
         )
         text.encode()
         return text
@@ -97,13 +100,14 @@ def _tried(request: str) -> str:
     return done.stderr.strip()[-500:] if done.returncode else ""
 
 
-def try_template(source: str, special_tokens: Mapping[str, str]) -> None:
+def try_template(source: str, special_tokens: Mapping[str, str], arguments: Mapping[str, Any] | None = None) -> None:
     """Render a short conversation with a chat template, in a child process with 5 s of CPU and 1 GiB of memory.
 
     A template may refuse the conversation, since some need other messages. Raises ModelError when it does not end in
     time, needs more memory, or fails.
     """
-    reason = _tried(json.dumps({"source": source, "special_tokens": dict(special_tokens)}))
+    request = {"source": source, "special_tokens": dict(special_tokens), "arguments": dict(arguments or {})}
+    reason = _tried(json.dumps(request))
     if reason:
         raise ModelError(f"{reason}. Set policy.model to another model, or mend its chat template.")
 
@@ -116,16 +120,23 @@ def _answer() -> None:
     import jinja2
 
     try:
-        render(compile_template(request["source"]), HELLO, request["special_tokens"])
+        template = compile_template(request["source"])
+        render(template, HELLO, request["special_tokens"], arguments=request["arguments"])
     except ModelError as error:
         if not isinstance(error.__cause__, jinja2.TemplateError):
             sys.exit(str(error))
 
 
-def _environment() -> jinja2.Environment:
+def _day(date: str | None) -> datetime.datetime:
+    """Return the first moment of a day: of the time of day a template may print nothing that changes."""
+    day = datetime.date.today() if date is None else datetime.date.fromisoformat(date)
+    return datetime.datetime.combine(day, datetime.time())
+
+
+def _environment(day: datetime.datetime) -> jinja2.Environment:
     """Return the Jinja environment that Hugging Face chat templates expect.
 
-    It is sandboxed, trims blocks, and has `tojson`, `raise_exception` and `strftime_now`.
+    It is sandboxed, trims blocks, and has `tojson`, `raise_exception`, and `strftime_now`, which prints `day`.
     """
     import jinja2
     import jinja2.sandbox
@@ -150,7 +161,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters["tojson"] = tojson
     environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = lambda pattern: datetime.datetime.now().strftime(pattern)
+    environment.globals["strftime_now"] = day.strftime
     return environment
 
 

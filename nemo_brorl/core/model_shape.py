@@ -14,6 +14,7 @@ from nemo_brorl.core.model_folder import model_object
 
 ARCHITECTURES = ("qwen2", "qwen3", "qwen3_moe", "llama")  # values of `model_type` that the policy can train
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+QUANTISED = ("quantization_config", "compression_config", "quantization")  # entries of quantised checkpoints
 MAX_LAYERS = 1000
 MAX_EXPERTS = 1024
 MAX_POSITIONS = 1 << 27
@@ -96,6 +97,14 @@ def _refuse_unsupported(config: Mapping[str, Any], path: Path) -> None:
         raise ModelError(
             f"{path}: model_type {architecture!r} cannot be trained; supported are {', '.join(ARCHITECTURES)}"
         )
+    for name in QUANTISED:
+        if config.get(name):
+            details = config[name] if isinstance(config[name], dict) else {}
+            method = details.get("quant_method") or name
+            raise ModelError(
+                f"{path}: policy.model is quantised ({method}, {name}): training needs bf16 or fp32. Set "
+                "policy.model to the model that it was made from, or save it dequantised, without this entry"
+            )
     for name, wanted in (("mlp_bias", False), ("hidden_act", "silu"), ("partial_rotary_factor", 1.0)):
         if config.get(name, wanted) != wanted:
             raise ModelError(f"{path}: {name}={config[name]!r} is not supported, only {wanted!r}")

@@ -6,18 +6,21 @@ transformers converts the tokenizer. A model without a chat template gets plain 
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from brorl_graders.base.foreign import RecordError, record_text
-
-from nemo_brorl.core.chat_template import MAX_TEMPLATE, compile_template, render, try_template
+from nemo_brorl.core.added_tokens import add_tokens_beside, token_text
+from nemo_brorl.core.chat_template import compile_template, render, try_template
 from nemo_brorl.core.console import get_logger
-from nemo_brorl.core.errors import ModelError
-from nemo_brorl.core.model_folder import as_model_error, model_object
+from nemo_brorl.core.errors import ConfigError, ModelError
+from nemo_brorl.core.model_folder import model_object
+from nemo_brorl.core.template_files import BY_DEFAULT, NO_TEMPLATE, TemplateSettings, choose_template, templates_in
+from nemo_brorl.core.tokenizer_file import load_backend
 
 if TYPE_CHECKING:
     import jinja2
@@ -28,8 +31,9 @@ log = get_logger(__name__)
 Messages = Sequence[Mapping[str, str]]  # messages with role and content
 Tools = Sequence[Mapping[str, Any]]  # functions by name, each with a JSON schema of its parameters
 
-MAX_GROWTH = 1000  # most characters that a normalizer may write for one
-_OLD_FILES = frozenset(["tokenizer.model", "spiece.model", "vocab.json", "vocab.txt"])
+EXAMPLE = tuple(
+    {"role": role, "content": "text"} for role in ("system", "user", "assistant", "user")
+)  # of it the turn marks of a template are read
 SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
@@ -44,6 +48,9 @@ class ChatTokenizer:
     backend: tokenizers.Tokenizer
     chat_template: str | None
     special_tokens: Mapping[str, str]
+    template: TemplateSettings = BY_DEFAULT
+    stop_ids: frozenset[int] = frozenset()  # tokens that end a turn, by tokenizer and generation_config.json
+    templates: Sequence[str] = ()  # all templates of the model
 
     @property
     def vocab_size(self) -> int:
@@ -61,13 +68,64 @@ class ChatTokenizer:
         """Id of the padding token, or of the end token for a model without a padding token."""
         return self._special_id("pad_token" if "pad_token" in self.special_tokens else "eos_token")
 
+    def with_stops(self, texts: Sequence[str]) -> frozenset[int]:
+        """Return the ids of all tokens that end a turn: the model's, and `rollouts.stop_tokens`.
+
+        Raises ConfigError for a text that is no token.
+        """
+        further = {text: self.backend.token_to_id(text) for text in texts}
+        unknown = [text for text, token_id in further.items() if token_id is None]
+        if unknown:
+            raise ConfigError(
+                f"rollouts.stop_tokens={list(texts)}: {unknown[0]!r} is no token of this model. Set "
+                f"rollouts.stop_strings=[{json.dumps(unknown[0])}] for a text of several tokens"
+            )
+        return self.stop_ids | frozenset(further.values())
+
     def encode(self, text: str) -> list[int]:
         """Return the token ids of `text`, without added special tokens."""
         return self.backend.encode(text, add_special_tokens=False).ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of a response, without special tokens."""
-        return self.backend.decode(list(token_ids), skip_special_tokens=True)
+        """Return the text of a response, without the tokenizer's own marks (`marks`).
+
+        Other special tokens stay: `<think>` or `<answer>` may be one, and verifiers read it.
+        """
+        kept = [token_id for token_id in token_ids if token_id not in self.marks]
+        return self.backend.decode(kept, skip_special_tokens=False)
+
+    @cached_property
+    def marks(self) -> frozenset[int]:
+        """Ids of the special tokens that are no text.
+
+        They begin and end texts, fill them up, stand for unknown text, or mark the turns of a chat template.
+        """
+        named = set(self.special_tokens.values())
+        rendered = "".join(_without_empty_tags(self._example(template)) for template in self.templates)
+        marks = set()
+        for token_id, token in self.backend.get_added_tokens_decoder().items():
+            if token.special and (token.content in named or token.content in rendered or token_id in self.stop_ids):
+                marks.add(token_id)
+        return frozenset(marks)
+
+    @cached_property
+    def opens_thought(self) -> bool:
+        """Whether a prompt ends with an open `<think>`, so that responses begin inside it."""
+        if self.chat_template is None:
+            return False
+        try:
+            return self.render("text").rstrip().endswith("<think>")
+        except ModelError:
+            return False
+
+    def _example(self, template: str) -> str:
+        """Return a conversation of four turns, or of fewer, under a chat template; "" where it refuses all."""
+        for messages in (EXAMPLE, EXAMPLE[1:], EXAMPLE[1:2]):
+            try:
+                return render(compile_template(template), messages, self.special_tokens, is_prompt=False)
+            except ModelError:
+                continue
+        return ""
 
     def prompt_ids(
         self,
@@ -79,11 +137,15 @@ class ChatTokenizer:
 
         `question` is the user's text, or whole messages. A system prompt from the settings replaces one in the
         messages, and an empty one removes it. Without a chat template the text is the model's own beginning-of-text
-        token, the messages with blank lines between them, and a line break.
+        token, the messages with blank lines between them, and a line break. Under data.chat_template=none the text is
+        sent as it is, with a beginning-of-text token unless it has one.
         """
         if self.chat_template is None:
             messages = conversation(question, system_prompt)
             text = "\n\n".join(message["content"] for message in messages)
+            if self.template.name == NO_TEMPLATE:
+                has_beginning = text.startswith(self.special_tokens.get("bos_token", "\0"))
+                return self.backend.encode(text, add_special_tokens=not has_beginning).ids
             return self.backend.encode(f"{text}\n", add_special_tokens=True).ids
         return self.encode(self.render(question, system_prompt, tools=tools))
 
@@ -100,7 +162,7 @@ class ChatTokenizer:
         """
         messages = conversation(question, system_prompt)
         try:
-            return render(self._template, messages, self.special_tokens, tools, is_prompt)
+            return render(self._template, messages, self.special_tokens, tools, is_prompt, self.template.arguments)
         except ModelError as error:
             hint = ""
             if system_prompt:
@@ -112,7 +174,7 @@ class ChatTokenizer:
     @cached_property
     def _template(self) -> jinja2.Template:
         assert self.chat_template is not None, "prompt_ids renders only models that have a template"
-        return compile_template(self.chat_template)
+        return compile_template(self.chat_template, self.template.date)
 
     def _special_id(self, name: str) -> int:
         token = self.special_tokens.get(name)
@@ -138,10 +200,12 @@ def conversation(question: str | Messages, system_prompt: str | None) -> list[di
     return messages
 
 
-def load_tokenizer(folder: Path | str, is_tried: bool = False) -> ChatTokenizer:
+def load_tokenizer(
+    folder: Path | str, is_tried: bool = False, template: TemplateSettings = BY_DEFAULT
+) -> ChatTokenizer:
     """Load the tokenizer of a Hugging Face model folder.
 
-    The chat template is tried in a child process, unless another process of the run has done that. Raises ModelError
+    The chat templates are tried in a child process, unless another process of the run has done that. Raises ModelError
     when the folder or its tokenizer is missing, unreadable, or has more tokens than the model.
     """
     folder = Path(folder)
@@ -150,84 +214,41 @@ def load_tokenizer(folder: Path | str, is_tried: bool = False) -> ChatTokenizer:
             f"model folder {str(folder)!r} does not exist; set policy.model to a Hugging Face model folder"
         )
     settings = model_object(folder / "tokenizer_config.json")
+    special_tokens = _special_tokens(folder, settings)
+    backend = load_backend(folder)
+    vocab_size = vocab_size_of(folder)
+    add_tokens_beside(backend, folder, settings, vocab_size)
+    templates = templates_in(folder, settings)
     tokenizer = ChatTokenizer(
-        _load_backend(folder), _chat_template(folder, settings), _special_tokens(folder, settings)
+        backend,
+        choose_template(templates, template.name, folder),
+        special_tokens,
+        template,
+        _stop_ids(backend, special_tokens, folder),
+        tuple(templates.values()),
     )
-    if tokenizer.chat_template is None:
+    if not templates and template.name is None:
         log.warning("%s has no chat template: prompts are plain text", folder)
-    elif not is_tried:
-        try_template(tokenizer.chat_template, tokenizer.special_tokens)
-    _check_fits_model(tokenizer, folder)
+    for each in () if is_tried else templates.values():
+        try_template(each, special_tokens, template.arguments)
+    _check_fits_model(tokenizer, folder, vocab_size)
     return tokenizer
 
 
-def _load_backend(folder: Path) -> tokenizers.Tokenizer:
-    path = folder / "tokenizer.json"
-    if not path.exists():
-        return _convert_backend(folder)
-    from tokenizers import Tokenizer
-
-    settings = model_object(path)
-    if "model" not in settings:
-        raise ModelError(f"{path} is not a tokenizer: it has no 'model' entry")
-    growth = _growth(settings.get("normalizer"))
-    if growth > MAX_GROWTH:
-        raise ModelError(
-            f"{path}: its normalizer writes up to {growth:,.0f} characters for one, {MAX_GROWTH} are allowed"
-        )
-    try:
-        backend = Tokenizer.from_file(str(path))
-        backend.encode("1 + 1")
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:
-        raise ModelError(f"{path} is not a tokenizer: {error}") from error
-    return backend
+def stop_tokens_in(folder: Path) -> tuple[str, list[Any]]:
+    """Return the stop tokens of a model folder's settings with the name of their file, as vLLM reads them."""
+    name = "generation_config.json"
+    if not (folder / name).exists():
+        name = "config.json"
+    configured = model_object(folder / name).get("eos_token_id")
+    if configured is None:
+        return name, []
+    return name, configured if isinstance(configured, list) else [configured]
 
 
-def _growth(normalizer: Any) -> int:
-    """Return how many characters a tokenizer's replacements may write for one. A library without memory aborts."""
-    if not isinstance(normalizer, dict):
-        return 1
-    growth = max(len(str(normalizer.get("content", ""))), 1)
-    parts = normalizer.get("normalizers")
-    for part in parts if isinstance(parts, list) else ():
-        growth *= _growth(part)
-    return growth
-
-
-def _convert_backend(folder: Path) -> tokenizers.Tokenizer:
-    """Convert the tokenizer of a model that ships only SentencePiece or vocabulary files, which is slow."""
-    names = sorted(path.name for path in folder.iterdir())
-    if not _OLD_FILES.intersection(names):
-        found = ", ".join(names[:10]) or "nothing"
-        raise ModelError(
-            f"model folder {str(folder)!r} has no tokenizer (tokenizer.json, tokenizer.model); it holds {found}"
-        )
-    from transformers import AutoTokenizer
-
-    try:
-        # Without this argument, transformers asks on the terminal whether code of the folder may run.
-        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False).backend_tokenizer
-    except Exception as error:
-        raise ModelError(f"the tokenizer in {str(folder)!r} cannot be read: {error}") from error
-
-
-def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
-    """Return a model's chat template, from its own file or from tokenizer_config.json, where it may be a list."""
-    path = folder / "chat_template.jinja"
-    template = settings.get("chat_template")
-    if path.exists():
-        try:
-            template = record_text(path, MAX_TEMPLATE)
-        except (OSError, RecordError, ValueError) as error:
-            raise as_model_error(path, error) from error
-    if isinstance(template, list):
-        named = {item.get("name"): item.get("template") for item in template if isinstance(item, dict)}
-        template = named.get("default")
-    if template is not None and not isinstance(template, str):
-        raise ModelError(f"the chat template in {str(folder)!r} is no text: {template!r:.80}")
-    return template
+def _stop_ids(backend: tokenizers.Tokenizer, special_tokens: Mapping[str, str], folder: Path) -> frozenset[int]:
+    ids = [*stop_tokens_in(folder)[1], backend.token_to_id(special_tokens.get("eos_token", ""))]
+    return frozenset(token_id for token_id in ids if isinstance(token_id, int))
 
 
 def _special_tokens(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
@@ -235,25 +256,34 @@ def _special_tokens(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]
     special_tokens = {}
     for name in SPECIAL_TOKEN_NAMES:
         token = merged.get(name)
-        if isinstance(token, dict):
-            token = token.get("content")
         if token is None:
             continue
-        if not isinstance(token, str):
+        text = token_text(token)
+        if text is None:
             raise ModelError(
                 f"the {name} in {str(folder)!r} is no text: {token!r:.80}; set it in tokenizer_config.json"
             )
-        special_tokens[name] = token
+        special_tokens[name] = text
     return special_tokens
 
 
-def _check_fits_model(tokenizer: ChatTokenizer, folder: Path) -> None:
+def vocab_size_of(folder: Path) -> int | None:
+    """Return the vocabulary of the model in a folder, None where its config.json does not say."""
     model = model_object(folder / "config.json")
     text_config = model.get("text_config")
     part = text_config if isinstance(text_config, dict) else {}
-    model_vocab = model.get("vocab_size", part.get("vocab_size"))
-    if isinstance(model_vocab, int) and tokenizer.vocab_size > model_vocab:
+    size = model.get("vocab_size", part.get("vocab_size"))
+    return size if isinstance(size, int) else None
+
+
+def _check_fits_model(tokenizer: ChatTokenizer, folder: Path, vocab_size: int | None) -> None:
+    if vocab_size is not None and tokenizer.vocab_size > vocab_size:
         raise ModelError(
             f"the tokenizer in {str(folder)!r} does not fit its model: it has {tokenizer.vocab_size} tokens, the "
-            f"model's vocab_size is {model_vocab}; use the tokenizer the model was trained with"
+            f"model's vocab_size is {vocab_size}; use the tokenizer the model was trained with"
         )
+
+
+def _without_empty_tags(text: str) -> str:
+    """Return a text without pairs of tags that hold nothing: a template may write `<think></think>` before answers."""
+    return re.sub(r"<(\w+)>\s*</\1>", "", text)

@@ -19,7 +19,7 @@ from nemo_brorl.config.lengths import HELD_OUT, BenchmarkLimits, benchmark_limit
 from nemo_brorl.config.rollouts import RolloutsConfig
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
-from nemo_brorl.prompts.asking import render_question
+from nemo_brorl.prompts.asking import render_question, with_open_thought
 from nemo_brorl.prompts.environment_source import DRAWN, DrawnSource, Episodes
 from nemo_brorl.prompts.file_source import open_questions
 from nemo_brorl.prompts.questions import Question
@@ -57,12 +57,15 @@ class Benchmark:
 
         Two evaluations on the benchmark are comparable if these settings and `questions` (a digest) are equal.
         """
+        stops = {"stop_tokens": self.sampling.stop_tokens, "stop_strings": self.sampling.stop_strings}
         return {
             "samples_per_prompt": self.num_samples,
             "temperature": self.sampling.temperature,
             "top_p": self.sampling.top_p,
             "max_response_tokens": self.sampling.max_tokens,
             "system_prompt": self.system_prompt,
+            # Evaluations without such settings keep their identity.
+            **{name: list(texts) for name, texts in stops.items() if texts},
         }
 
     @cached_property
@@ -161,7 +164,7 @@ def _benchmark(
             task=question.task,
             verifier=question.verifier,
             token_ids=tuple(token_ids),
-            payload=rendered.payload,
+            payload=with_open_thought(question.verifier, rendered.payload, tokenizer),
             domain=config.domain or config.name,
             messages=tuple(rendered.messages),
         )
@@ -227,7 +230,7 @@ def _without_environment(config: BenchmarkConfig, held_out_fraction: float) -> I
 
 def _sampling(evaluation: EvaluationConfig, rollouts: RolloutsConfig, limits: BenchmarkLimits) -> Sampling:
     max_tokens = limits.max_response_tokens
-    return Sampling(evaluation.temperature, evaluation.top_p, max_tokens, rollouts.max_turn_tokens)
+    return Sampling(evaluation.temperature, evaluation.top_p, max_tokens, rollouts.max_turn_tokens, *rollouts.stops)
 
 
 def _digest(items: Sequence[Any]) -> str:

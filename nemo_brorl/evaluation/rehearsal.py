@@ -57,7 +57,9 @@ def rehearse(
     responses scored by then.
     """
     rollouts = config.rollouts
-    sampling = Sampling(rollouts.temperature, rollouts.top_p, rollouts.max_response_tokens, rollouts.max_turn_tokens)
+    sampling = Sampling(
+        rollouts.temperature, rollouts.top_p, rollouts.max_response_tokens, rollouts.max_turn_tokens, *rollouts.stops
+    )
     start = time.monotonic()
     settled: dict[str, OpenGroup] = {}
     stream = sampler.open_stream(chunk_size=NUM_ROLLOUTS)

@@ -91,7 +91,9 @@ class Evaluator:
         self.prompts = list(prompts)
         self.num_samples = settings.samples_per_prompt
         max_tokens = settings.max_response_tokens or rollouts.max_response_tokens
-        self.sampling = Sampling(settings.temperature, settings.top_p, max_tokens, rollouts.max_turn_tokens)
+        self.sampling = Sampling(
+            settings.temperature, settings.top_p, max_tokens, rollouts.max_turn_tokens, *rollouts.stops
+        )
         self.sampler = sampler
 
     def evaluate(self, stage: str = "validate") -> EvaluationResult:

@@ -8,10 +8,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nemo_brorl.core.template_files import DECODES
+from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.generation import vllm_adapter
 from nemo_brorl.generation.chunk_task import Continuation, RolloutTask
 from nemo_brorl.generation.routes import as_routes
@@ -28,6 +31,7 @@ class _Rollout:
     """Everything that vLLM has sent for one unfinished rollout."""
 
     name: str
+    stop_strings: tuple[str, ...] = ()
     token_ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     routes: list[Routes] = field(default_factory=list)
@@ -70,7 +74,7 @@ class VllmRequests:
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
         self._new_params = SamplingParams
-        self._output_kind = RequestOutputKind.FINAL_ONLY
+        self._output_kind = RequestOutputKind
         self._engine = engine
         self._lean = lean
         if lean is not None:
@@ -88,7 +92,9 @@ class VllmRequests:
     ) -> list[str]:
         """Queue rollouts in vLLM's batch, and return the ids of their requests."""
         identities = [f"{name}-{next(self._next_id)}" for name in names]
-        self._rollouts |= {identity: _Rollout(name) for identity, name in zip(identities, names, strict=True)}
+        for identity, name in zip(identities, names, strict=True):
+            self._rollouts[identity] = _Rollout(name, sampling.stop_strings)
+        stop_ids = sorted(self._text.with_stops(sampling.stop_tokens)) if sampling.stop_tokens else []
         # Once is enough: an engine that has had turns has more of them.
         if self._lean is not None and any(task.has_next_turn for task in tasks):
             self._lean.caches_generated = True
@@ -103,7 +109,10 @@ class VllmRequests:
                 logprobs=0,  # log-prob of the sampled token only
                 flat_logprobs=True,
                 detokenize=False,
-                output_kind=self._output_kind,
+                stop_token_ids=list(stop_ids),
+                # The lean scheduler keeps the tokens of a rollout until it ends, and a stop string is looked for in
+                # each step.
+                output_kind=self._output_kind.DELTA if sampling.stop_strings else self._output_kind.FINAL_ONLY,
                 # No other code shares it, and vLLM's deep copy costs more than all the rest of adding.
                 skip_clone=True,
             )
@@ -124,10 +133,31 @@ class VllmRequests:
             if rollout is None:
                 continue
             rollout.add(output)
+            if output.finish_reason != "stop" and self._holds_stop(rollout, len(output.token_ids)):
+                if output.finish_reason is None:
+                    vllm_adapter.abort(self._engine, [output.identity])
+                output = output._replace(finish_reason="stop")
             if output.finish_reason is not None:
                 del self._rollouts[output.identity]
                 ended.append((rollout.name, self._continuation(rollout, output.finish_reason)))
         return ended
+
+    @cached_property
+    def _text(self) -> ChatTokenizer:
+        return load_tokenizer(self._engine.model_config.tokenizer, is_tried=True, template=DECODES)
+
+    def _holds_stop(self, rollout: _Rollout, num_new: int) -> bool:
+        """Return whether a stop string ends in the newest tokens of a rollout, and drop the tokens behind it."""
+        if not rollout.stop_strings or not num_new:
+            return False
+        # A character has up to four bytes, and each may be a token.
+        before = 4 * max(map(len, rollout.stop_strings))
+        for end in range(len(rollout.token_ids) - num_new + 1, len(rollout.token_ids) + 1):
+            text = self._text.backend.decode(rollout.token_ids[max(0, end - before) : end], skip_special_tokens=False)
+            if any(stop in text for stop in rollout.stop_strings):
+                del rollout.token_ids[end:], rollout.log_probs[end:]
+                return True
+        return False
 
     def num_tokens(self, identity: str) -> int | None:
         """Return the number of tokens sampled for a rollout, or None when the rollout has ended."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from brorl_graders import names_in, with_full_mark
 
 from nemo_brorl.config.data import DataConfig
-from nemo_brorl.core.tokenizer import conversation
+from nemo_brorl.core.tokenizer import ChatTokenizer, conversation
 from nemo_brorl.prompts.questions import Question
 
 READERS = ("exact_match", "reasoning_gym", "math")  # verifiers that read the place that `data.answer_format` names
@@ -37,6 +37,13 @@ class RenderedQuestion(NamedTuple):
     messages: list[dict[str, str]]
     payload: Mapping[str, Any]
     instruction: str  # sentence that was added; "": none
+
+
+def with_open_thought(verifier: str, payload: Mapping[str, Any], tokenizer: ChatTokenizer) -> Mapping[str, Any]:
+    """Return a payload that tells the verifier `format` if the chat template opens `<think>` in the prompt."""
+    if "format" in names_in(verifier, payload) and tokenizer.opens_thought:
+        return {"is_think_open": True, **payload}
+    return payload
 
 
 def place_of_answer(verifier: str, payload: Mapping[str, Any], chosen: str) -> str | None:

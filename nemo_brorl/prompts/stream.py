@@ -14,7 +14,7 @@ from brorl_graders import source_hashes
 from nemo_brorl.config.data import DataConfig
 from nemo_brorl.core.errors import CheckpointError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
-from nemo_brorl.prompts.asking import render_question
+from nemo_brorl.prompts.asking import render_question, with_open_thought
 from nemo_brorl.prompts.levels import TaskLevel
 from nemo_brorl.prompts.mixture import Domain, Mixture
 from nemo_brorl.scoring.turn_tokens import QuestionCheck
@@ -211,7 +211,7 @@ class PromptStream:
             task=question.task,
             verifier=question.verifier,
             token_ids=tuple(self.tokenizer.prompt_ids(rendered.messages, domain.system_prompt, question.tools)),
-            payload=rendered.payload,
+            payload=with_open_thought(question.verifier, rendered.payload, self.tokenizer),
             domain=domain.name,
             messages=tuple(rendered.messages),
             level=question.level,

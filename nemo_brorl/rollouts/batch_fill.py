@@ -92,6 +92,8 @@ class BatchFill:
             top_p=settings.top_p,
             max_tokens=settings.max_response_tokens,
             max_turn_tokens=settings.max_turn_tokens,
+            stop_tokens=settings.stops[0],
+            stop_strings=settings.stops[1],
         )
         self.stage = stage
         self.version = version

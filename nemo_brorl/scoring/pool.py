@@ -19,6 +19,7 @@ from brorl_graders.verifiers.registry import check_name, endpoints_in
 from nemo_brorl.cluster.object_store import wait_any
 from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.core.errors import ResourceError
+from nemo_brorl.core.template_files import BY_DEFAULT, TemplateSettings
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.scoring.turns import ResponseScores
 from nemo_brorl.types import RolloutChunk, ScoredChunk
@@ -120,6 +121,7 @@ class VerifierPool:
         verifiers: Sequence[str] = (),
         with_answers: bool = False,
         record_folder: Path | None = None,
+        template: TemplateSettings = BY_DEFAULT,
     ) -> None:
         import ray
 
@@ -127,7 +129,7 @@ class VerifierPool:
 
         for verifier in verifiers:
             check_name(verifier)
-        load_tokenizer(model_folder)  # a wrong folder raises here, and not in an actor
+        load_tokenizer(model_folder, template=template)  # a wrong folder raises here, and not in an actor
         options = {"num_cpus": CPUS_PER_WORKER, "max_concurrency": CHUNKS_AT_ONCE}
         actor: Any = ray.remote(max_restarts=MAX_RESTARTS, max_task_retries=MAX_RESTARTS, **options)(VerifierWorker)
         shaping = config.shaping
@@ -139,12 +141,10 @@ class VerifierPool:
             ngram,
             config,
             with_answers,
-            record_folder,
-            allowed(),
         )
         self.workers: list[Any] = []
         for index in range(config.num_workers):
-            worker = actor.remote(*arguments, index)
+            worker = actor.remote(*arguments, (record_folder, index), allowed(), template)
             self.workers.append(worker)
         self._usage: dict[str, float] = {}  # use of services and processes since the last call of `metrics`
         self._load = [0] * len(self.workers)  # responses submitted and not yet scored, per worker

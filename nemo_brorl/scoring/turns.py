@@ -223,8 +223,10 @@ class TurnJudge:
             actions: list[str] = []
             sizes: list[TurnSize] = []
             for low, high in turn_bounds(data, start, end):
-                actions.append(self.tokenizer.decode(data.token_ids[low:high].tolist()))
-                sizes.append(self._size(request, data, low - start, slice(low, high)))
+                text = self.tokenizer.decode(data.token_ids[low:high].tolist())
+                has_stop = any(stop in text for stop in request.sampling.stop_strings)
+                actions.append(text)
+                sizes.append(self._size(request, data, low - start, slice(low, high), has_stop))
             yield EpisodeStep(
                 episode=_episode(chunk, row),
                 environment=payload["environment"],
@@ -241,10 +243,11 @@ class TurnJudge:
         data: ChunkArrays,
         before: int,
         turn: slice,
+        has_stop: bool,
     ) -> TurnSize:
         """Return the number of tokens before a turn and in it, and whether a limit on tokens cut it off.
 
-        The turn starts after `before` tokens of its response.
+        The turn starts after `before` tokens of its response. `has_stop`: it ends with a stop string.
         """
         limits = request.sampling
         num_sampled = turn.stop - turn.start
@@ -252,7 +255,8 @@ class TurnJudge:
         if limits.max_turn_tokens is not None and num_sampled >= limits.max_turn_tokens:
             is_full = True
         if is_full and num_sampled:
-            is_full = int(data.token_ids[turn.stop - 1]) != self.tokenizer.eos_token_id
+            stops = self.tokenizer.with_stops(limits.stop_tokens)
+            is_full = not has_stop and int(data.token_ids[turn.stop - 1]) not in stops
         return TurnSize(
             len(request.prompt.token_ids) + before,
             num_sampled,

@@ -18,6 +18,7 @@ from brorl_graders.environments.host import EpisodeHost
 from brorl_graders.grading import Pool
 
 from nemo_brorl.config.rewards import RewardsConfig
+from nemo_brorl.core.template_files import BY_DEFAULT, TemplateSettings
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.scoring.evidence import evidence_of
 from nemo_brorl.scoring.grader_settings import configure_code, deadlines_of, host_limits, service_limits
@@ -40,23 +41,23 @@ class VerifierWorker:
         repetition_ngram: int,
         rewards: RewardsConfig | None = None,
         with_answers: bool = False,
-        record_folder: Path | None = None,
+        record: tuple[Path | None, int] = (None, 0),
         names: Names | None = None,
-        index: int = 0,
+        template: TemplateSettings = BY_DEFAULT,
     ) -> None:
         """Start a scoring worker with its pool of child processes.
 
         `verifiers` are loaded by `wait_ready`, and others when first needed. `repetition_ngram`: tokens of an n-gram, 0
         to skip repetition. `rewards`: settings of verifiers, None for the defaults. `with_answers`: also return the
-        answers that verifiers extract. `record_folder`: where replies of services are stored, under the worker's
-        `index`, None for nowhere. `names`: verifiers, services and environments that prompts may use, None for those
-        allowed in this process.
+        answers that verifiers extract. `record`: folder where replies of services are stored, or None, and the
+        number of this worker. `names`: verifiers, services and environments that prompts may use, None for those
+        allowed in this process. `template`: how an environment's replies are written.
         """
         if names is not None:
             allow(names)
         if rewards is not None:
             configure_code(rewards)
-        self.tokenizer = load_tokenizer(model_folder, is_tried=True)
+        self.tokenizer = load_tokenizer(model_folder, is_tried=True, template=template)
         self.verifiers = tuple(verifiers)
         self.repetition_ngram = repetition_ngram
         self.with_answers = with_answers
@@ -66,8 +67,8 @@ class VerifierWorker:
         self.pool = Pool(
             timeout_s if rewards is None else deadlines_of(rewards),
             services=service_limits(self.rewards.services),
-            record_folder=record_folder,
-            worker=index,
+            record_folder=record[0],
+            worker=record[1],
             num_at_once=max(1, len(os.sched_getaffinity(0)) // self.rewards.num_workers),
         )
 

@@ -16,6 +16,7 @@ from nemo_brorl.core.best_weights import RECORD as BEST_WEIGHTS_RECORD
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.files import naming, share_as_usual
 from nemo_brorl.core.model_folder import MAX_JSON, model_object
+from nemo_brorl.core.template_files import FOLDER as TEMPLATES
 from nemo_brorl.types import TensorInfo
 from nemo_brorl.weights.buckets import cut
 
@@ -23,7 +24,7 @@ SHARD_BYTES = 4 * 2**30
 # Subfolder in which new files are written, until all of them are complete.
 PARTIAL = ".partial"
 # Tokenizer and generation settings.
-_COMPANIONS = ("*.json", "*.txt", "*.model", "*.jinja")
+_COMPANIONS = ("*.json", "*.txt", "*.model", "*.jinja", f"{TEMPLATES}/*.jinja")
 # Records of the weights in the source, not of those that are written.
 _RECORDS = (BEST_WEIGHTS_RECORD, "converted.json")
 _INDEX = "model.safetensors.index.json"
@@ -49,8 +50,10 @@ def write_hf_folder(
         partial.mkdir(parents=True)
         try:
             _write(stream, manifest, source, partial, shard_bytes)
-            for path in sorted(partial.iterdir()):
-                path.replace(folder / path.name)
+            for path in sorted(filter(Path.is_file, partial.rglob("*"))):
+                target = folder / path.relative_to(partial)
+                target.parent.mkdir(exist_ok=True)
+                path.replace(target)
         except SafetensorError as error:
             # safetensors raises its own error for a full disk, and `naming` explains only an OSError.
             raise OSError(f"{error}") from error
@@ -100,7 +103,9 @@ def _copy_companions(
         except (OSError, RecordError) as error:
             log.warning("left out of %s: %s", folder, error)
             continue
-        (folder / path.name).write_bytes(content)
+        copy = folder / path.relative_to(source)
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_bytes(content)
     config = model_object(source / "config.json")
     # Transformers before version 5 calls it `torch_dtype`.
     config.pop("torch_dtype", None)

@@ -11,7 +11,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from nemo_brorl.core.tokenizer import load_tokenizer
-from nemo_brorl.training.supervised.conversations import Conversations, stop_ids_of
+from nemo_brorl.training.supervised.conversations import Conversations
 from tests.support.commands import run
 from tests.support.source_tree import ROOT
 
@@ -32,7 +32,7 @@ TALK = [
 
 def test_an_example_has_the_tokens_of_transformers_chat_template() -> None:
     tokenizer = load_tokenizer(MODEL)
-    conversations = Conversations(tokenizer, stop_ids_of(tokenizer, MODEL), system_prompt=None)
+    conversations = Conversations(tokenizer, tokenizer.stop_ids, system_prompt=None)
     (example,) = conversations.examples(TALK, "chat")
     expected = AutoTokenizer.from_pretrained(MODEL).apply_chat_template(TALK, return_dict=False)
     token_ids = np.concatenate([example.prompt_ids, example.response_ids]).tolist()

@@ -65,7 +65,7 @@ def generated_lessons(config: BroRLConfig, model_folder: Path) -> Lessons:
     Raises DataError for a question without a single written answer, ModelError when the model's tokenizer cannot be
     loaded.
     """
-    tokenizer = load_tokenizer(model_folder)
+    tokenizer = load_tokenizer(model_folder, template=config.data.template)
     train = demonstrations_of(config, tokenizer, "train")
     held_out: tuple[Example, ...] = ()
     if config.data.held_out_fraction > 0:

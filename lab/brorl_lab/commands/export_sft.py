@@ -12,6 +12,7 @@ from brorl_lab.store_reader import chosen_steps, responses_of, sampled_groups
 from nemo_brorl.config.load import load_run_config
 from nemo_brorl.core.console import Console, setup_logging
 from nemo_brorl.core.files import replacing
+from nemo_brorl.core.template_files import DECODES
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.types import ScoredGroup, is_right
 
@@ -57,7 +58,7 @@ def tokenizer_of(run_folder: Path) -> ChatTokenizer:
     """
     from nemo_brorl.commands.wiring import resolve_model
 
-    return load_tokenizer(resolve_model(load_run_config(run_folder)))
+    return load_tokenizer(resolve_model(load_run_config(run_folder)), template=DECODES)
 
 
 def best_lines(

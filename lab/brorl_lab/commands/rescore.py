@@ -218,13 +218,13 @@ def verifier_alone(config: BroRLConfig, verifiers: Sequence[str]) -> Iterator[tu
     from nemo_brorl.scoring.preparation import prepare_sandbox
 
     model_folder = resolve_model(config)
-    tokenizer = load_tokenizer(model_folder)
+    tokenizer = load_tokenizer(model_folder, template=config.data.template)
     prepare_sandbox(config.rewards, verifiers)
     one_machine = replace(config.trainer, num_nodes=1, gpus_per_node=0)
     with contextlib.ExitStack() as stack:
         with start_limit(RunSizes.from_config(config).start_timeout_s):
             stack.enter_context(RayCluster(one_machine))
-            pool = VerifierPool(config.rewards, model_folder, verifiers)
+            pool = VerifierPool(config.rewards, model_folder, verifiers, template=config.data.template)
             stack.callback(pool.close)
             pool.wait_ready()
         yield pool, tokenizer

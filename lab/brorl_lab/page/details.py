@@ -22,6 +22,7 @@ from brorl_lab.page.runs import settings_of
 from brorl_lab.store_reader import read_payload, read_table, sampled_tokens
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.files import MALFORMED
+from nemo_brorl.core.template_files import DECODES
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.training.store.files import StoreFiles
 
@@ -217,7 +218,7 @@ def tokenizer_of_run(folder: Path) -> ChatTokenizer | None:
         candidates.insert(0, Path(str(model)))
     for candidate in candidates:
         try:
-            return load_tokenizer(candidate)
+            return load_tokenizer(candidate, template=DECODES)
         except BroRLError:
             continue
     return None

@@ -13,6 +13,7 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ModelError
 from nemo_brorl.core.model_folder import local_model
 from nemo_brorl.core.model_shape import ModelShape, MoeShape, Rope, read_model_shape
+from nemo_brorl.core.weight_files import check_model_files, has_weights
 
 _QWEN2 = ModelShape(
     num_layers=28,
@@ -137,7 +138,11 @@ def find_shape(config: BroRLConfig) -> ModelShape:
             f"policy.model={model} is not downloaded and its shape is not known here: set a folder with its "
             f"config.json, or one of {', '.join(sorted(SHAPES))}"
         )
-    return read_model_shape(folder)
+    shape = read_model_shape(folder)
+    # A folder with nothing but a config.json is a plan for weights that come later.
+    if has_weights(folder):
+        check_model_files(folder)
+    return shape
 
 
 def _plain(model: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 from pathlib import Path
 from typing import Any
@@ -31,18 +32,18 @@ QWEN = {
 
 
 def write_model(folder: Path, names: list[str] | None = None, cut: int = 0) -> Path:
-    """A folder in Hugging Face's format with tensors of one number each, its file `cut` bytes too short."""
+    """A folder in Hugging Face's format with the named tensors, its file `cut` bytes too short."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(QWEN))
     (folder / "tokenizer.json").write_text("{}")
-    names = list(hf_shapes(read_model_shape(folder))) if names is None else names
+    shapes = hf_shapes(read_model_shape(folder))
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    header |= {
-        name: {"dtype": "F32", "shape": [1], "data_offsets": [4 * index, 4 * index + 4]}
-        for index, name in enumerate(names)
-    }
+    end = 0
+    for name in shapes if names is None else names:
+        start, end = end, end + 4 * math.prod(shapes[name])
+        header[name] = {"dtype": "F32", "shape": list(shapes[name]), "data_offsets": [start, end]}
     body = json.dumps(header).encode()
-    whole = struct.pack("<Q", len(body)) + body + bytes(4 * len(names))
+    whole = struct.pack("<Q", len(body)) + body + bytes(end)
     (folder / "model.safetensors").write_bytes(whole[: len(whole) - cut])
     return folder
 

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from nemo_brorl.cluster.object_store import fetch_all
 from nemo_brorl.config.records import StoreConfig
+from nemo_brorl.core.template_files import DECODES
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.training.store.columns import ROLLOUT_SCHEMA
 from nemo_brorl.training.store.files import StoreFiles
@@ -68,7 +69,7 @@ class StoreWriter:
         """
         self.files = StoreFiles(run_folder)
         self.settings = settings
-        self.tokenizer: ChatTokenizer | None = load_tokenizer(model_folder) if settings.text else None
+        self.tokenizer: ChatTokenizer | None = load_tokenizer(model_folder, template=DECODES) if settings.text else None
         # Compression on all cores would slow training down.
         pa.set_cpu_count(1)
 

@@ -7,12 +7,10 @@ example has exactly the tokens with which the policy would be prompted and would
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.core.model_folder import model_object
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.training.supervised.examples import Example
 
@@ -83,7 +81,7 @@ class Conversations:
             length -= 1
         raise DataError(
             "the model's chat template ends an answer without a stop token (eos_token of its tokenizer, eos_token_id "
-            "of generation_config.json): the model would not learn to end"
+            "of generation_config.json, rollouts.stop_tokens): the model would not learn to end"
         )
 
     def _without_template(self, messages: Messages, task: str) -> Example:
@@ -126,17 +124,3 @@ class _ConversationDraft:
             response_ids=token_ids[start:end],
             has_loss=None if mask.all() else mask,
         )
-
-
-def stop_ids_of(tokenizer: ChatTokenizer, model_folder: Path) -> frozenset[int]:
-    """Return the ids of the tokens that end an assistant's turn.
-
-    They are the tokenizer's end token, and those in the model's generation_config.json.
-    """
-    stop_ids = {tokenizer.eos_token_id}
-    path = model_folder / "generation_config.json"
-    configured = model_object(path).get("eos_token_id")
-    for token_id in configured if isinstance(configured, list) else [configured]:
-        if isinstance(token_id, int):
-            stop_ids.add(token_id)
-    return frozenset(stop_ids)

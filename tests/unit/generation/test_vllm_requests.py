@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.generation.chunk_task import RolloutTask
 from nemo_brorl.generation.lean_requests import Sampled
 from nemo_brorl.generation.vllm_requests import VllmRequests
 from nemo_brorl.types import Sampling
+from tests.support.source_tree import ROOT
 
 SAMPLING = Sampling(1.0, 1.0, 5)
 
@@ -42,7 +44,7 @@ class FakeRequest:
 @pytest.fixture(autouse=True)
 def names_of_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that are imported; vLLM itself takes ten seconds."""
-    kinds = Enum("kinds", "FINAL_ONLY")
+    kinds = Enum("kinds", "FINAL_ONLY DELTA")
     sampling = {"SamplingParams": SimpleNamespace, "RequestOutputKind": kinds}
     for module, names in (
         ("vllm", {}),
@@ -58,7 +60,9 @@ class FakeEngine:
     """As much of vllm.LLMEngine as is used: `say` gives a request tokens, which the next step puts out."""
 
     def __init__(self) -> None:
-        self.model_config = SimpleNamespace(get_vocab_size=lambda: 10, get_num_experts=lambda: 4)
+        self.model_config = SimpleNamespace(
+            get_vocab_size=lambda: 10, get_num_experts=lambda: 4, tokenizer=str(ROOT / "models" / "sums")
+        )
         self.requests: dict[str, FakeRequest] = {}
         self.outputs: list[Any] = []
         core = SimpleNamespace(preprocess_add_request=self.preprocess, add_request=self.add)
@@ -161,6 +165,52 @@ def test_tokens_that_the_lean_scheduler_keeps_are_counted_and_cut_with_the_other
     assert requests.num_tokens(identity) == 3
     cut = requests.so_far(identity)
     assert (cut.token_ids, cut.log_probs) == ([4, 5, 6], [-1.0, -0.5, -0.25])
+
+
+def ids_of(text: str) -> list[int]:
+    return load_tokenizer(ROOT / "models" / "sums", is_tried=True).encode(text)
+
+
+@pytest.mark.parametrize("last", [None, "length"])
+def test_a_stop_string_ends_a_rollout_and_keeps_the_tokens_that_were_sampled(last: str | None) -> None:
+    engine = FakeEngine()
+    requests = VllmRequests(engine)
+    stopping = Sampling(1.0, 1.0, 50, stop_strings=("4 apples.", "never"))
+    stopped, other = requests.add(["a", "b"], [task(), task(1)], stopping)
+    sampled = ids_of("It is 4 apples. Next")
+    length = len(ids_of("It is 4 apples."))
+    assert sampled[:length] == ids_of("It is 4 apples.")
+    ended: list[tuple[str, Any]] = []
+    for number, token in enumerate(sampled):
+        if stopped in engine.requests and not ended:
+            engine.say(stopped, [token], last if number == length - 1 else None)
+        ended += requests.step()
+    ((name, result),) = ended
+    assert (name, result.token_ids, result.is_stopped, result.has_ended) == ("a", sampled[:length], True, True)
+    assert result.log_probs == [-1.0] * length
+    assert requests.num_tokens(stopped) is None
+    assert requests.num_tokens(other) == 0
+
+
+def test_tokens_behind_a_stop_string_of_one_step_are_dropped() -> None:
+    engine = FakeEngine()
+    requests = VllmRequests(engine)
+    (identity,) = requests.add(["a"], [task()], Sampling(1.0, 1.0, 50, stop_strings=("7",)))
+    engine.say(identity, ids_of("3 7 5"))
+    ((_, result),) = requests.step()
+    assert (result.token_ids, len(result.log_probs)) == (ids_of("3 7"), len(ids_of("3 7")))
+    assert identity not in engine.requests
+
+
+def test_further_stop_tokens_reach_the_engine_and_stop_strings_need_every_step() -> None:
+    engine = FakeEngine()
+    requests = VllmRequests(engine)
+    names = requests.add(["a", "b"], [task(), task(1)], Sampling(1.0, 1.0, 50, stop_tokens=("<|im_start|>",)))
+    assert engine.requests[names[0]].sampling_params.stop_token_ids == [1, 2]
+    assert engine.requests[names[1]].sampling_params.output_kind.name == "FINAL_ONLY"
+    (name,) = requests.add(["c"], [task()], Sampling(1.0, 1.0, 50, stop_strings=("x",)))
+    assert engine.requests[name].sampling_params.stop_token_ids == []
+    assert engine.requests[name].sampling_params.output_kind.name == "DELTA"
 
 
 def test_blocks_of_generated_tokens_are_cached_from_the_first_rollout_with_turns_on() -> None:

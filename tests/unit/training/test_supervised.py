@@ -22,7 +22,7 @@ from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.training.checkpoint import Checkpoints
 from nemo_brorl.training.records import JsonlSink
 from nemo_brorl.training.supervised.chat_files import messages_of, read_examples, shortened
-from nemo_brorl.training.supervised.conversations import Conversations, stop_ids_of
+from nemo_brorl.training.supervised.conversations import Conversations
 from nemo_brorl.training.supervised.examples import Example, learning_rate, supervised_batch, supervised_plan
 from nemo_brorl.training.supervised.trainer import Lessons, SftParts, SftTrainer, held_out_loss
 from tests.support.fakes import FakePolicy
@@ -111,12 +111,6 @@ def test_a_template_that_never_stops_is_refused() -> None:
     endless = "{% for m in messages %}{{ m['content'] }}\n{% endfor %}"
     with pytest.raises(DataError, match="would not learn to end"):
         conversations(endless).examples(TALK, "chat")
-
-
-def test_stop_tokens_are_the_tokenizers_and_the_models(tmp_path: Path) -> None:
-    assert stop_ids_of(tokenizer(), tmp_path) == {1}
-    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [1, 7]}')
-    assert stop_ids_of(tokenizer(), tmp_path) == {1, 7}
 
 
 def test_rows_are_messages_or_a_prompt_and_a_response() -> None:

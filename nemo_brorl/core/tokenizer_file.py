@@ -1,0 +1,77 @@
+"""Load the tokenizer of a model folder, from `tokenizer.json` or from the files that transformers converts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nemo_brorl.core.errors import ModelError
+from nemo_brorl.core.model_folder import model_object
+
+if TYPE_CHECKING:
+    import tokenizers
+
+MAX_GROWTH = 1000  # most characters that a normalizer may write for one
+_OLD_FILES = frozenset(["tokenizer.model", "spiece.model", "vocab.json", "vocab.txt"])
+
+
+def load_backend(folder: Path) -> tokenizers.Tokenizer:
+    """Return the tokenizer of a model folder, which encodes every text whole and adds no padding.
+
+    Raises ModelError when it is missing or unreadable.
+    """
+    path = folder / "tokenizer.json"
+    backend = _read_backend(path) if path.exists() else _convert_backend(folder)
+    # A file that was saved after a training run may still cut every text, or fill it up.
+    backend.no_truncation()
+    backend.no_padding()
+    return backend
+
+
+def _read_backend(path: Path) -> tokenizers.Tokenizer:
+    from tokenizers import Tokenizer
+
+    settings = model_object(path)
+    if "model" not in settings:
+        raise ModelError(f"{path} is not a tokenizer: it has no 'model' entry")
+    growth = _growth(settings.get("normalizer"))
+    if growth > MAX_GROWTH:
+        raise ModelError(
+            f"{path}: its normalizer writes up to {growth:,.0f} characters for one, {MAX_GROWTH} are allowed"
+        )
+    try:
+        backend = Tokenizer.from_file(str(path))
+        backend.encode("1 + 1")
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise ModelError(f"{path} is not a tokenizer: {error}") from error
+    return backend
+
+
+def _growth(normalizer: Any) -> float:
+    """Return how many characters a tokenizer's replacements may write for one. A library without memory aborts."""
+    if not isinstance(normalizer, dict):
+        return 1
+    growth: float = max(len(str(normalizer.get("content", ""))), 1)
+    parts = normalizer.get("normalizers")
+    for part in parts if isinstance(parts, list) else ():
+        growth *= _growth(part)
+    return growth
+
+
+def _convert_backend(folder: Path) -> tokenizers.Tokenizer:
+    """Convert the tokenizer of a model that ships only SentencePiece or vocabulary files, which is slow."""
+    names = sorted(path.name for path in folder.iterdir())
+    if not _OLD_FILES.intersection(names):
+        found = ", ".join(names[:10]) or "nothing"
+        raise ModelError(
+            f"model folder {str(folder)!r} has no tokenizer (tokenizer.json, tokenizer.model); it holds {found}"
+        )
+    from transformers import AutoTokenizer
+
+    try:
+        # Without this argument, transformers asks on the terminal whether code of the folder may run.
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False).backend_tokenizer
+    except Exception as error:
+        raise ModelError(f"the tokenizer in {str(folder)!r} cannot be read: {error}") from error
