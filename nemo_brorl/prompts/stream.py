@@ -42,6 +42,7 @@ class PromptStream:
         self.split = split
         self.position = 0  # number of draws so far
         self.num_skipped = {domain.name: 0 for domain in mixture.domains}
+        self.longest_skipped = 0  # tokens
         self.accepted_changes: list[str] = []  # changes of data files since the checkpoint, which settings accept
         self.levels: dict[str, TaskLevel] = {}  # levels of trained tasks, by domain and task
         trained = mixture.domains if split == "train" else ()
@@ -181,11 +182,12 @@ class PromptStream:
             if len(prompt.token_ids) <= domain.max_prompt_tokens:
                 return prompt
             self.num_skipped[domain.name] += 1
+            self.longest_skipped = max(self.longest_skipped, len(prompt.token_ids))
         where = f" of {domain.name}" if domain.name else ""
         raise DataError(
             f"{MAX_CONSECUTIVE_SKIPS} prompts in a row{where} are longer than "
-            f"data.max_prompt_tokens={domain.max_prompt_tokens} (the last has {len(prompt.token_ids)} tokens); "
-            f"raise it, or generation.max_model_len with it"
+            f"data.max_prompt_tokens={domain.max_prompt_tokens} (the last has {len(prompt.token_ids)} tokens): "
+            f"set data.max_prompt_tokens={self.longest_skipped}, and a generation.max_model_len that has room for it"
         )
 
     def _prompt(self, domain: Domain, index: int) -> Prompt:
