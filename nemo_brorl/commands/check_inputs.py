@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from brorl_graders import check_name, is_address
+from brorl_graders.base.components import is_import_path
 from brorl_graders.base.environment_values import hidden
 
 from nemo_brorl.config.data import FILE_WORDS
+from nemo_brorl.config.given import Given
 from nemo_brorl.config.lengths import HELD_OUT
 from nemo_brorl.config.load import CommandLine, given_by
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.config.unread import SFT, TRAIN, late_steps, late_steps_of_sft, unread_settings
+from nemo_brorl.config.unread import EVALUATE, TRAIN, late_steps, unread_settings
 from nemo_brorl.core.console import get_logger
-from nemo_brorl.core.errors import DataError
+from nemo_brorl.core.errors import ConfigError, DataError
 from nemo_brorl.core.model_folder import local_model
 
 if TYPE_CHECKING:
@@ -40,18 +43,26 @@ def check_inputs(
     other, and DataError for questions that cannot be trained on.
     """
     command_line, file = given_by(line)
-    unread = unread_settings(config, command_line, file, command)
+    unread = [*unread_settings(config, command_line, file, command), *_unknown_timeouts({**file, **command_line})]
     said = unread[:NUM_SHOWN]
     if len(unread) > NUM_SHOWN:
         said.append(f"{len(unread) - NUM_SHOWN} more settings are not read")
-    if command == SFT:
-        said += late_steps_of_sft(config)
-    elif command == TRAIN:
-        said += late_steps(config, {**file, **command_line})
+    said += late_steps(config, {**file, **command_line}, command) if command != EVALUATE else ()
     said = [hidden(text, config) for text in said]
     for text in said:
         log.warning("%s", text)
     return said + _check_files(config) if reads_files else said
+
+
+def _unknown_timeouts(given: Given) -> Iterator[str]:
+    for key, value in given.items():
+        name = key.removeprefix("rewards.timeouts.")
+        if name == key or is_import_path(name) or is_address(name):
+            continue
+        try:
+            check_name(name)
+        except ConfigError as error:
+            yield f"{key}={value} is not read: {error}"
 
 
 def _check_files(config: BroRLConfig) -> list[str]:

@@ -21,6 +21,7 @@ from nemo_brorl.prompts.asking import place_of_answer, render_question
 from nemo_brorl.prompts.file_source import FileSource
 from nemo_brorl.prompts.mixture import Domain, Mixture
 from nemo_brorl.scoring.grader_settings import deadlines_of
+from nemo_brorl.scoring.preparation import keys_of
 from nemo_brorl.types import Prompt
 
 NUM_QUESTIONS = 200  # questions of files that are looked at
@@ -251,8 +252,8 @@ def enough_held_out(asked: Questions) -> Iterator[Finding]:
     elif data.held_out_fraction < 0.5:
         advice = f"give data.held_out_path, or set data.held_out_fraction={min(0.5, 2 * data.held_out_fraction):g}"
     yield Finding(
-        f"{num_found} held-out questions, {num_asked} asked (evaluation.num_prompts): pass@1 has a standard error of up "
-        f"to {points:.0f} points.{few} To measure better, {advice}"
+        f"{num_found} held-out questions, {num_asked} asked (evaluation.num_prompts): pass@1 has a standard error of "
+        f"up to {points:.0f} points.{few} To measure better, {advice}"
     )
 
 
@@ -277,8 +278,35 @@ def epochs_of(train: Mixture, rollouts: RolloutsConfig) -> Iterator[str]:
     for domain in train.domains:
         size, wanted = domain.source.size, rollouts.prompts_per_step * domain.weight / total
         if size is not None:
-            of = f" of {domain.name}" if domain.name else ""
-            yield f"{size:,} training questions{of}, {wanted:.3g} a step: one epoch is {math.ceil(size / wanted):,} steps"
+            of, steps = f" of {domain.name}" if domain.name else "", math.ceil(size / wanted)
+            yield f"{size:,} training questions{of}, {wanted:.3g} a step: one epoch is {steps:,} steps"
 
 
-CHECKS = (prompts_fit, enough_held_out, enough_for_steps, references_earn)
+def options_are_read(asked: Questions) -> Iterator[Finding]:
+    """Yield a finding for each option of verifiers, and each form of answers, that no verifier of the questions reads.
+
+    Functions of the user and services may read any option.
+    """
+    names = {name for question in asked.looked for name in names_in(question.verifier, question.payload)}
+    keys = keys_of(names)
+    if keys is None or not names:
+        return
+    said = ", ".join(sorted(names))
+    for where, source in asked.data.sources():
+        for name, value in source.verifier_options.items():
+            if name not in keys:
+                yield Finding(
+                    f"{where}.verifier_options.{name}={value} is not read: {said} reads {', '.join(sorted(keys))}"
+                )
+    format = asked.data.answer_format
+    if not any(place_of_answer(question.verifier, question.payload, format) for question in asked.looked):
+        given = {
+            "answer_format": format if format != "auto" else None,
+            "answer_instruction": asked.data.answer_instruction,
+        }
+        for name, value in given.items():
+            if value:
+                yield Finding(f"data.{name}={value} is not read: {said} looks for no answer at a place")
+
+
+CHECKS = (options_are_read, prompts_fit, enough_held_out, enough_for_steps, references_earn)
