@@ -9,12 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from nemo_brorl.commands.check_inputs import check_benchmarks, check_inputs
 from nemo_brorl.commands.convert import write_converted
 from nemo_brorl.commands.run import run_command, sized
 from nemo_brorl.config.load import CommandLine
 from nemo_brorl.config.named_code import check_names
 from nemo_brorl.config.same_run import RECORD, recorded_settings
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.unread import EVALUATE
 from nemo_brorl.core.clock import SAVED, StopRequest
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import CheckpointError
@@ -49,6 +51,7 @@ def evaluate(config: BroRLConfig, line: CommandLine) -> int:
     if the process that asked the evaluation to stop (such as a Slurm job near its time limit) will start it again.
     """
     check_names(config, is_trained=False)
+    check_inputs(config, line, EVALUATE)
     config = with_model_of_checkpoint(config)
     console = Console()
     config, model_folder = sized(config, console, with_policy=config.evaluation.checkpoint is not None)
@@ -59,6 +62,7 @@ def evaluate(config: BroRLConfig, line: CommandLine) -> int:
     for benchmark in benchmarks:
         check_prompts(tokenizer, model_folder, benchmark.prompts, config.data, config.rollouts)
     prepare_sandbox(config.rewards, all_verifiers(benchmarks))
+    check_benchmarks(config, benchmarks)
     if settings.checkpoint:
         model_folder = converted_checkpoint(config, Path(settings.checkpoint), console)
     output = Path(settings.output or config.exp_manager.explicit_log_dir)

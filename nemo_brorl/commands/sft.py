@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from nemo_brorl.commands.check_inputs import check_inputs
 from nemo_brorl.commands.run import resolve_model, run_command, with_template_date
 from nemo_brorl.commands.trackers import LoggerSink, MetricFan
 from nemo_brorl.config.load import CommandLine
@@ -20,6 +21,7 @@ from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.same_run import with_sizes_of_run
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.config.sizes import resolve_sizes
+from nemo_brorl.config.unread import SFT
 from nemo_brorl.core.clock import StopRequest, grace_s
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import ConfigError
@@ -67,6 +69,7 @@ def sft(config: BroRLConfig, line: CommandLine) -> int:
             "sft.base=new makes a model on generated demonstrations, which `brorl base` does; `brorl sft` fine-tunes "
             "policy.model: set sft.base=policy"
         )
+    check_inputs(config, line, SFT)
     return fine_tune(config, line, read_lessons)
 
 

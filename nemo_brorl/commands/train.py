@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nemo_brorl.algorithm.user_functions import check_functions
+from nemo_brorl.commands.check_inputs import check_inputs
 from nemo_brorl.commands.run import run_command, sized
 from nemo_brorl.commands.trackers import MetricFan
 from nemo_brorl.config.load import CommandLine
@@ -47,6 +48,7 @@ def train(config: BroRLConfig, line: CommandLine) -> int:
     With steps left, the code is SAVED if the run will be resumed by itself, and INTERRUPTED if a user ended it.
     """
     check_names(config)
+    check_inputs(config, line)
     check_functions(config.algorithm, config.rewards.shaping)
     find_pool(config.rollouts.prompt_pool)
     find_observers(config.trainer.observers)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from nemo_brorl.commands.check_inputs import check_inputs
 from nemo_brorl.commands.run import run_command, sized
 from nemo_brorl.config.load import CommandLine
 from nemo_brorl.config.named_code import check_names
@@ -24,6 +25,7 @@ def main(argv: Sequence[str]) -> int:
 def try_out(config: BroRLConfig, line: CommandLine) -> int:
     """Start engines and verifiers, print sampled responses with their rewards, and return exit code 0."""
     check_names(config)
+    check_inputs(config, line)
     console, start = Console(), time.monotonic()
     config, model_folder = sized(config, console, with_policy=False)
     from nemo_brorl.commands import rehearse, wiring  # imports Ray, so only for valid settings

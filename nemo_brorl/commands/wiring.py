@@ -15,6 +15,7 @@ from brorl_graders import names_in
 from nemo_brorl.cluster.process_placement import places_of
 from nemo_brorl.cluster.ray_cluster import RayCluster
 from nemo_brorl.cluster.ray_watch import start_limit
+from nemo_brorl.commands.check_inputs import check_questions
 from nemo_brorl.commands.run import resolve_model
 from nemo_brorl.config.named_code import check_names
 from nemo_brorl.config.rank_settings import RankSettings
@@ -25,7 +26,7 @@ from nemo_brorl.core.console import Console, get_logger
 from nemo_brorl.core.stall_watch import Heartbeat
 from nemo_brorl.core.timeline import Timeline
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
-from nemo_brorl.evaluation.benchmarks import held_out_prompts
+from nemo_brorl.evaluation.benchmarks import EVALUATION_SEED, held_out_prompts
 from nemo_brorl.evaluation.constant_answers import check_constants
 from nemo_brorl.evaluation.shown_responses import Decode
 from nemo_brorl.evaluation.validation import Evaluator
@@ -82,7 +83,7 @@ class Actors:
 
 
 def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
-    """Load tokenizer and prompts, and check that the verifiers which the prompts name can score them.
+    """Load tokenizer and prompts, and check the prompts, and that the verifiers which they name can score them.
 
     Verifier names are resolved as configured in this process (`grader_settings.configure`). Raises ModelError,
     DataError, ConfigError for a verifier of the user's own, and the errors of `check_verifiers`.
@@ -102,6 +103,7 @@ def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
         names.update(names_in(prompt.verifier, prompt.payload))
     verifiers = sorted(names)
     check_verifiers(config.rewards, verifiers)
+    check_questions(config, model_folder, tokenizer, source, sources.split("held_out", EVALUATION_SEED), len(held_out))
     return Inputs(model_folder, tokenizer, prompts, held_out, verifiers)
 
 

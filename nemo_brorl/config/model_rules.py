@@ -49,9 +49,23 @@ def misfits(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
     if limit > shape.max_positions:
         yield (
             f"generation.max_model_len={limit} is more than the model's {shape.max_positions} positions: set "
-            f"generation.max_model_len={shape.max_positions}, which leaves "
-            f"{shape.max_positions - longest_response(config)} for the prompt"
+            f"{_shorter(config, shape.max_positions)}"
         )
+
+
+def _shorter(config: BroRLConfig, positions: int) -> str:
+    """Return settings with which a prompt and its response fit into the model's positions."""
+    prompt, wanted = config.data.max_prompt_tokens, []
+    if prompt + longest_response(config) > positions:
+        if prompt >= positions:
+            prompt = positions // 2
+            wanted.append(f"data.max_prompt_tokens={prompt}")
+        wanted.append(f"rollouts.max_response_tokens={positions - prompt}")
+        if (config.evaluation.max_response_tokens or 0) > positions - prompt:
+            wanted.append(f"evaluation.max_response_tokens={positions - prompt}")
+    if config.generation.max_model_len is not None or not wanted:
+        wanted.append(f"generation.max_model_len={positions}")
+    return " ".join(wanted)
 
 
 def policy_misfits(policy: PolicyConfig, shape: ModelShape, on_gpu: bool) -> Iterator[str]:

@@ -213,6 +213,13 @@ class RewardsConfig:
         within=(0, 1),
         may_change=True,
     )
+    reference_answers: str = setting(
+        "refuse",
+        "action before a run starts if more than 5 % of the references earn no reward when they are written as the "
+        "answer (docs/howto/data.md)",
+        choices=("refuse", "warn", "off"),
+        may_change=True,
+    )
     trajectory_reward: str = setting(
         "sum",
         "reward of an environment's trajectory. sum: the sum of its turns' rewards; last: the last turn's reward",

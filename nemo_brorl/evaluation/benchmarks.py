@@ -121,6 +121,13 @@ def held_out_prompts(
     prompts = stream.take_prompts(evaluation.first_prompt + evaluation.num_prompts)
     chosen = prompts[evaluation.first_prompt :]
     if not chosen:
+        num_too_long = sum(stream.num_skipped.values())
+        if num_too_long and not prompts:
+            raise DataError(
+                f"all {num_too_long} held-out prompts are longer than data.max_prompt_tokens={data.max_prompt_tokens}, "
+                f"up to {stream.longest_skipped} tokens: set data.max_prompt_tokens={stream.longest_skipped} if the "
+                "model has room for them, or give data.held_out_path with shorter ones"
+            )
         raise DataError(
             f"there are {len(prompts)} held-out prompts and none from "
             f"evaluation.first_prompt={evaluation.first_prompt} on: raise data.held_out_fraction, give more data, or "

@@ -140,12 +140,18 @@ class FileSource:
 
     def question(self, index: int) -> Question:
         """Return the question at `index` in the endless sequence of shuffled epochs over the data files."""
+        return self.file.question(self._row(index))
+
+    def locate(self, index: int) -> str:
+        """Return the data file and the line of question `index`, for a message."""
+        return self.file.tables.locate_row(self._row(index))
+
+    def _row(self, index: int) -> int:
         # Each epoch is another permutation, so that the position alone determines the row.
         epoch, position = divmod(index, self.size)
         key = hash_of(f"{self.seed}/{epoch}")
         shuffled = permuted(position, self.size, key)
-        row = int(self.rows[shuffled])
-        return self.file.question(row)
+        return int(self.rows[shuffled])
 
 
 def open_questions(config: SourceConfig, path: str, task: str, where: str = "data") -> QuestionFile:

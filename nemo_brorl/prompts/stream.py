@@ -45,6 +45,7 @@ class PromptStream:
         self.split = split
         self.position = 0  # number of draws so far
         self.num_skipped = {domain.name: 0 for domain in mixture.domains}
+        self.longest_skipped = 0  # tokens
         self.accepted_changes: list[str] = []  # changes of data and code since the checkpoint, which settings accept
         # Workers import the code now, so a later change of its source is none of this run.
         self.reward_code = source_hashes([str(Path.cwd())])
@@ -191,11 +192,12 @@ class PromptStream:
             if len(prompt.token_ids) <= domain.max_prompt_tokens:
                 return prompt
             self.num_skipped[domain.name] += 1
+            self.longest_skipped = max(self.longest_skipped, len(prompt.token_ids))
         where = f" of {domain.name}" if domain.name else ""
         raise DataError(
             f"{MAX_CONSECUTIVE_SKIPS} prompts in a row{where} are longer than "
-            f"data.max_prompt_tokens={domain.max_prompt_tokens} (the last has {len(prompt.token_ids)} tokens); "
-            f"raise it, or generation.max_model_len with it"
+            f"data.max_prompt_tokens={domain.max_prompt_tokens} (the last has {len(prompt.token_ids)} tokens): "
+            f"set data.max_prompt_tokens={self.longest_skipped}, and a generation.max_model_len that has room for it"
         )
 
     def _prompt(self, domain: Domain, index: int) -> Prompt:

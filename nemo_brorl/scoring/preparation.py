@@ -6,7 +6,9 @@ from collections.abc import Collection, Sequence
 
 from brorl_graders.base.names import allowed
 from brorl_graders.services.service_client import check_endpoint
+from brorl_graders.verifiers import composite
 from brorl_graders.verifiers.code import code
+from brorl_graders.verifiers.registry import VERIFIERS
 
 from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.scoring.grader_settings import configure_code
@@ -22,6 +24,16 @@ def check_verifiers(rewards: RewardsConfig, verifiers: Sequence[str]) -> None:
         for name in filter(endpoints.__contains__, verifiers):
             check_endpoint(endpoints[name])
     prepare_sandbox(rewards, verifiers)
+
+
+def keys_of(verifiers: Collection[str]) -> set[str] | None:
+    """Return the keys of a payload that verifiers of the graders read, or None if another verifier is among them."""
+    keys = {key.name for key in composite.KEYS} | {"timeout_s"}
+    for name in verifiers:
+        if name not in VERIFIERS:
+            return None
+        keys.update(key.name for key in VERIFIERS[name].keys)
+    return keys
 
 
 def prepare_sandbox(rewards: RewardsConfig, verifiers: Collection[str]) -> None:

@@ -72,6 +72,7 @@ def main(argv: Sequence[str]) -> int:
 
 def examine_node(
     config: BroRLConfig,
+    line: CommandLine,
     this: NodeRank,
     ports: Sequence[int],
 ) -> NodeReport:
@@ -97,6 +98,7 @@ def examine_node(
     checks.append(model)
     checks += data_files.check_own_code(config)
     checks += data_files.check_data(config)
+    checks += data_files.check_inputs(line)
     checks += data_files.check_constants(config)
     checks += sandbox.check_sandbox(config)
     return NodeReport(this.node, checks, versions.version_facts())
@@ -151,7 +153,7 @@ def examine(
         reports = folder
     gpus = config.trainer.gpus_per_node if config.trainer.num_gpus else 0
     wanted = JobCheckSettings(folder, reports, gpus, options.deadline, options.all_reduce)
-    return examine_job(this, wanted, lambda: examine_node(config, this, ports))
+    return examine_job(this, wanted, lambda: examine_node(config, line, this, ports))
 
 
 def to_json(verdict: DoctorVerdict) -> dict[str, object]:

@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 from brorl_launcher.doctor.probe import answer_probe, run_probe
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check
 from nemo_brorl.config.data import SourceConfig
+from nemo_brorl.config.load import CommandLine, load_config
 from nemo_brorl.config.named_code import check_names, named_code
 from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.config.schema import BroRLConfig
@@ -28,9 +29,11 @@ from nemo_brorl.prompts.row_questions import is_wanted, question_of
 
 SOURCE_DEADLINE_S = 90.0
 CONSTANTS_DEADLINE_S = 120.0
+INPUTS_DEADLINE_S = 60.0
 MAX_NAMED = 4
 FIRST_ROWS = 20
 CONSTANTS = "constant answers"
+INPUTS = "inputs"
 OWN_CODE = "named code"
 CONSTANTS_ADVICE = "leave the task out, or choose another verifier: a policy learns to say just that"
 
@@ -162,6 +165,33 @@ def _look_at(path: str, files: list[Path], source: SourceConfig) -> str:
     return f"{path}: {len(files)} files, {mib:,.1f} MiB; {num_questions} of the first {num_rows} rows are questions"
 
 
+def check_inputs(line: CommandLine) -> Iterator[Check]:
+    """Check that what a command line gives is read, and that its questions are as many and as good as asked."""
+    given = [line.config_name, list(line.overrides), str(line.config_path or "")]
+    found = run_probe("data_files", "inputs", {"given": given}, INPUTS_DEADLINE_S)
+    if found.data is None:
+        yield Check(INPUTS, WARN, f"not tried: {found.reason}")
+        return
+    for sentence in found.data["warnings"]:
+        yield Check(INPUTS, WARN, sentence)
+    if found.data["fault"]:
+        yield Check(INPUTS, FAIL, found.data["fault"])
+    elif not found.data["warnings"]:
+        yield Check(INPUTS, OK, "settings are read; questions are as many and as good as asked")
+
+
+def look_at_inputs(wanted: dict[str, Any]) -> dict[str, Any]:
+    """Return what is wrong with the inputs of a command line: `warnings`, and the `fault` that refuses the run."""
+    from nemo_brorl.commands.check_inputs import check_inputs as warnings_of
+
+    name, overrides, path = wanted["given"]
+    line = CommandLine(name, tuple(overrides), Path(path) if path else None)
+    try:
+        return {"warnings": warnings_of(load_config(*line), line, reads_files=True), "fault": ""}
+    except (BroRLError, OSError) as error:
+        return {"warnings": [], "fault": str(error)}
+
+
 def check_constants(config: BroRLConfig) -> Iterator[Check]:
     """Check that no task rewards one of twenty constant answers, unless the settings switch this check off.
 
@@ -200,4 +230,4 @@ def _settings(section: type, values: dict[str, Any]) -> Any:
 
 
 if __name__ == "__main__":
-    answer_probe({"source": look_at_source, "paid": find_paid_constants})
+    answer_probe({"source": look_at_source, "paid": find_paid_constants, "inputs": look_at_inputs})

@@ -13,7 +13,8 @@ from brorl_launcher.planner.plan_json import write_json
 from brorl_launcher.planner.proposals import fewest_nodes, propose_layouts, remedies
 from brorl_launcher.planner.tables import print_plan, print_proposals
 from brorl_launcher.planner.workload import Lengths
-from nemo_brorl.config.load import DEFAULT_CONFIG, load_config
+from nemo_brorl.commands.check_inputs import check_inputs
+from nemo_brorl.config.load import DEFAULT_CONFIG, CommandLine, load_config
 from nemo_brorl.config.named_code import check_names
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console, write_error
@@ -127,6 +128,8 @@ def main(argv: Sequence[str]) -> int:
     options = parse(argv)
     config = read_config(options)
     check_names(config)
+    line = CommandLine(options.config_name, tuple(options.overrides), options.config_path)
+    check_inputs(config, line, reads_files=True)
     if config.trainer.num_gpus == 0:
         return plan_on_cpu(config, options)
     return plan_on_gpus(config, options)
