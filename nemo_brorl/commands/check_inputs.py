@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,13 +12,12 @@ from brorl_graders.base.components import is_import_path
 from brorl_graders.base.environment_values import hidden
 
 from nemo_brorl.config.data import FILE_WORDS
-from nemo_brorl.config.given import Given
 from nemo_brorl.config.lengths import HELD_OUT
 from nemo_brorl.config.load import CommandLine, given_by
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.config.unread import EVALUATE, TRAIN, late_steps, unread_settings
 from nemo_brorl.core.console import get_logger
-from nemo_brorl.core.errors import ConfigError, DataError
+from nemo_brorl.core.errors import ConfigError, DataError, ModelError
 from nemo_brorl.core.model_folder import local_model
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def check_inputs(
     other, and DataError for questions that cannot be trained on.
     """
     command_line, file = given_by(line)
-    unread = [*unread_settings(config, command_line, file, command), *_unknown_timeouts({**file, **command_line})]
+    unread = [*unread_settings(config, command_line, file, command), *_unknown_timeouts(config)]
     said = unread[:NUM_SHOWN]
     if len(unread) > NUM_SHOWN:
         said.append(f"{len(unread) - NUM_SHOWN} more settings are not read")
@@ -54,23 +54,31 @@ def check_inputs(
     return said + _check_files(config) if reads_files else said
 
 
-def _unknown_timeouts(given: Given) -> Iterator[str]:
-    for key, value in given.items():
-        name = key.removeprefix("rewards.timeouts.")
-        if name == key or is_import_path(name) or is_address(name):
+def _unknown_timeouts(config: BroRLConfig) -> Iterator[str]:
+    endpoints = {endpoint.name for endpoint in config.rewards.services.endpoints}
+    for name, seconds in config.rewards.timeouts.items():
+        if name in endpoints or is_import_path(name) or is_address(name):
             continue
         try:
             check_name(name)
         except ConfigError as error:
-            yield f"{key}={value} is not read: {error}"
+            yield f"rewards.timeouts.{name}={seconds:g} is not read: {error}"
 
 
 def _check_files(config: BroRLConfig) -> list[str]:
-    """Check the questions in data files, without those of generated tasks, which take time and are endless."""
+    """Check the questions of a run that reads data files alone. Generated tasks take time and have no end."""
     sources = [source for _, source in config.data.sources()]
-    folder = local_model(config.policy.model)
-    if folder is None or any(source.source not in FILE_WORDS or source.environment for source in sources):
+    if any(source.source not in FILE_WORDS or source.environment for source in sources):
         return []
+    # Another check says that there is no such model.
+    with contextlib.suppress(ModelError):
+        folder = local_model(config.policy.model)
+        if folder is not None:
+            return _check_files_with(config, folder)
+    return []
+
+
+def _check_files_with(config: BroRLConfig, folder: Path) -> list[str]:
     try:
         from nemo_brorl.core.tokenizer import load_tokenizer
         from nemo_brorl.evaluation.benchmarks import EVALUATION_SEED, held_out_prompts
@@ -81,9 +89,10 @@ def _check_files(config: BroRLConfig) -> list[str]:
         log.info("the questions are not checked here: %s", error)
         return []
     num_bytes = 0
-    for source in sources:
-        for path in filter(None, (source.path, source.held_out_path)):
-            num_bytes += sum(file.stat().st_size for file in find_files(source.source, path, source.dataset_split))
+    for _, source in config.data.sources():
+        for path, split in ((source.path, source.dataset_split), (source.held_out_path, None)):
+            files = find_files(source.source, path, split) if path else []
+            num_bytes += sum(file.stat().st_size for file in files)
     if num_bytes > MAX_MIB * 2**20:
         log.info("the questions are not checked here: their files have %.0f MiB", num_bytes / 2**20)
         return []

@@ -59,10 +59,10 @@ def test_good_references_earn_wherever_the_answer_is_read(tmp_path: Path, verifi
 def test_references_that_do_not_earn_refuse_the_run_with_three_lines(tmp_path: Path) -> None:
     rows = sums(40)
     for number in (3, 7, 20, 21):
-        rows[number]["answer"] = f"</answer>{number}"
-    refusal = r"4 of 36 references do not earn .*'</answer>\d+' got 0 from exact_match.*; …\. .*Set (rewards\S+=\S+) to"
+        rows[number]["answer"] = f"<answer>{number}"
+    refusal = r"\d of \d+ references do not earn .*'<answer>\d+' got 0 from exact_match.* Set rewards\S+=\S+ to"
     given = (file_of(tmp_path, rows), "data.verifier=exact_match", *ENOUGH)
-    with pytest.raises(DataError, match=refusal.replace("36", r"\d+").replace("4 of", r"\d of")) as raised:
+    with pytest.raises(DataError, match=refusal) as raised:
         found(*given)
     assert len(re.findall(r"rows.jsonl, line (4|8|21|22): ", str(raised.value))) == 3
     (said,) = found(*given, str(raised.value).rpartition("Set ")[2].split()[0])
@@ -72,13 +72,13 @@ def test_references_that_do_not_earn_refuse_the_run_with_three_lines(tmp_path: P
 
 def test_one_reference_of_many_that_does_not_earn_is_a_warning(tmp_path: Path) -> None:
     rows = sums(60)
-    rows[5]["answer"] = "</answer>"
+    rows[5]["answer"] = "<answer>6"
     (said,) = found(file_of(tmp_path, rows), "data.verifier=exact_match", "data.held_out_fraction=0.02", *ENOUGH)
-    assert said.startswith("1 of ") and "line 6: '</answer>' got 0 from exact_match" in said
+    assert said.startswith("1 of ") and "line 6: '<answer>6' got 0 from exact_match" in said
 
 
 def test_references_of_an_own_held_out_file_are_tried_too(tmp_path: Path) -> None:
-    wrong = [{"prompt": f"{n} - 1 = ?", "answer": f"</answer>{n}"} for n in range(20)]
+    wrong = [{"prompt": f"{n} - 1 = ?", "answer": f"<answer>{n}"} for n in range(20)]
     held_out = f"data.held_out_path={write_jsonl(tmp_path / 'held_out.jsonl', wrong)}"
     with pytest.raises(DataError, match=r"20 of 60 references .*held_out\.jsonl, line"):
         found(file_of(tmp_path, sums(40)), held_out, "data.verifier=exact_match", *ENOUGH)
@@ -88,8 +88,9 @@ def test_letters_of_options_and_parts_of_a_composition_earn(tmp_path: Path) -> N
     choices = [{"prompt": f"{n}?", "answer": n % 2, "options": ["Rome", "Oslo"]} for n in range(20)]
     layout = ("data.verifier=multiple_choice", "data.columns.prompt=prompt", "data.columns.answer=answer")
     assert found(file_of(tmp_path, choices), *layout, "data.columns.payload={choices: options}", *ENOUGH) == []
-    parts = "data.verifier_options={parts: [{verifier: format, weight: 1}, {verifier: math, weight: 9}]}"
-    assert found(file_of(tmp_path, sums(20)), "data.verifier=composite", parts, *ENOUGH) == []
+    parts = "{verifier: format, weight: 1, options: {structure: think}}, {verifier: math, weight: 9}"
+    options = f"data.verifier_options={{parts: [{parts}]}}"
+    assert found(file_of(tmp_path, sums(20)), "data.verifier=composite", options, *ENOUGH) == []
 
 
 def test_what_has_no_reference_or_runs_programs_is_passed_over(tmp_path: Path) -> None:
@@ -125,8 +126,8 @@ def test_fewer_than_eight_held_out_questions_cannot_tell_validations_apart(tmp_p
 
 
 def test_a_held_out_file_that_is_too_small_is_said_with_a_number_that_is_taken(tmp_path: Path) -> None:
-    held_out = f"data.held_out_path={write_jsonl(tmp_path / 'h.jsonl', [{'prompt': f'h{n}', 'answer': '1'} for n in range(9)])}"
-    given = (file_of(tmp_path, sums(60)), held_out)
+    few = write_jsonl(tmp_path / "h.jsonl", [{"prompt": f"h{n}", "answer": "1"} for n in range(9)])
+    given = (file_of(tmp_path, sums(60)), f"data.held_out_path={few}")
     (said,) = found(*given)
     assert said.startswith("9 held-out questions, 32 asked")
     assert found(*given, re.search(r"evaluation.num_prompts=\d+", said)[0]) == []
