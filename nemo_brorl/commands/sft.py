@@ -126,7 +126,7 @@ def fine_tune_alone(
             watch.close()
             stop.install()
             stalls.mark_started()
-            console.line(f"ready after {time.monotonic() - start:.1f} s ({watch.summary()})")
+            console.line(f"ready after {time.monotonic() - start:.0f} s ({watch.summary()})")
             trainer.fit()
     seconds = time.monotonic() - start
     console.line(f"run folder {run_folder}: metrics.jsonl, checkpoints/, hf/ (Hugging Face format); {seconds:.0f} s")

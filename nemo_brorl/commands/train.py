@@ -110,7 +110,7 @@ def train_alone(
             watch.close()
             stop.install()
             stalls.mark_started()
-            console.line(f"ready after {time.monotonic() - start:.1f} s ({watch.summary()})")
+            console.line(f"ready after {time.monotonic() - start:.0f} s ({watch.summary()})")
             rehearse.rehearse_once(config, inputs, actors, trainer, console)
             trainer.fit()
     print_summary(console, run_folder, time.monotonic() - start)

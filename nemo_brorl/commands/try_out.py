@@ -38,6 +38,6 @@ def try_out(config: BroRLConfig, line: CommandLine) -> int:
         starting = wiring.ready_actors(config, model_folder, inputs.verifiers, with_policy=False, watch=report)
         actors = stack.enter_context(starting)
         report.close()
-        console.line(f"ready after {time.monotonic() - start:.1f} s ({report.summary()})")
+        console.line(f"ready after {time.monotonic() - start:.0f} s ({report.summary()})")
         rehearse.rehearse(config, inputs, actors, wiring.make_sampler(config, actors, console), console)
     return 0

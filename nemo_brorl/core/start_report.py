@@ -68,6 +68,11 @@ class StartReport(Stopwatch):
                 yield
             if not self._closed.is_set():
                 self._install()  # again, because starting Ray and importing NeMo replace the handlers
+        except SystemExit as error:
+            # Ray's handler does this, from when it is installed until `ray.init` returns.
+            if error.code != signal.SIGTERM:
+                raise
+            raise StartCut(signal.SIGTERM, name) from None
         finally:
             self._running = outer
 
@@ -113,5 +118,5 @@ class StartReport(Stopwatch):
                 said_at = now
 
     def summary(self) -> str:
-        """Return all stages of the start with their seconds, for the line at its end."""
-        return ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.seconds.items())
+        """Return the stages of the start that took half a second or more, for the line at its end."""
+        return ", ".join(f"{name} {seconds:.0f} s" for name, seconds in self.seconds.items() if seconds >= 0.5)

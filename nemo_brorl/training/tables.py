@@ -72,7 +72,7 @@ def step_line(step: int, max_steps: int, metrics: Mapping[str, float], left_s: f
 
     Its seconds are those of sampling with scoring, and those of the update. `left_s`: seconds until the run's end.
     """
-    reward = f"reward {metrics['reward/mean']:.3f}" if "reward/mean" in metrics else "reward – (no group sampled)"
+    reward = f"reward {short_number(metrics['reward/mean'])}" if "reward/mean" in metrics else "reward – (no group)"
     sampled_s = metrics["time/generate_s"] + metrics.get("time/reward_s", 0.0)
     update_s = metrics["time/log_prob_s"] + metrics["time/update_s"]
     fields = [
@@ -88,9 +88,14 @@ def step_line(step: int, max_steps: int, metrics: Mapping[str, float], left_s: f
     return line if len(line) <= LINE_WIDTH else "  ".join(fields)
 
 
+def short_number(value: float) -> str:
+    """Return a number with three decimals, or with four digits where it is large."""
+    return f"{value:.3f}" if abs(value) < 100 else f"{value:.4g}"
+
+
 def short_seconds(seconds: float) -> str:
     """Return seconds as a number with two digits or more."""
-    return f"{seconds:.1f}" if seconds < 10 else f"{seconds:,.0f}"
+    return f"{seconds:.1f}" if seconds < 10 else f"{seconds:.0f}"
 
 
 def clock_time(seconds: float) -> str:

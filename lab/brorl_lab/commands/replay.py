@@ -226,7 +226,7 @@ def main(argv: Sequence[str]) -> int:
     """
     asked = parse(argv)
     setup_logging()
-    run_folder(asked.run)
+    run_folder(asked.run_folder)
     return replay(asked, Console())
 
 

@@ -6,8 +6,8 @@ import shlex
 from pathlib import Path
 
 import pytest
-
 from brorl_launcher import runs
+
 from nemo_brorl.core.errors import ConfigError, DataError
 from nemo_brorl.core.run_folders import metrics_file, run_folder
 
