@@ -54,9 +54,9 @@ def test_in_a_file_a_stage_is_named_when_it_begins_and_again_while_it_lasts(
 )
 def test_a_signal_ends_the_start_with_its_stage_in_the_sentence(number: signal.Signals, code: int) -> None:
     before = [signal.getsignal(other) for other in STOP_SIGNALS]
-    with pytest.raises(StartCut, match=rf"stopped by {number.name} in its start \(ray\)") as caught:
-        with StartReport(Console()) as report, report.measure("ray"):
-            os.kill(os.getpid(), number)
+    expected = pytest.raises(StartCut, match=rf"stopped by {number.name} in its start \(ray\)")
+    with expected as caught, StartReport(Console()) as report, report.measure("ray"):
+        os.kill(os.getpid(), number)
     assert caught.value.exit_code == code
     assert [signal.getsignal(other) for other in STOP_SIGNALS] == before
 
@@ -68,10 +68,18 @@ def test_handlers_that_a_library_replaced_are_put_back_after_the_stage() -> None
         os.kill(os.getpid(), signal.SIGTERM)
 
 
+def test_the_exit_of_a_handler_of_ray_is_a_stop_too() -> None:
+    expected = pytest.raises(StartCut, match=r"SIGTERM in its start \(ray\)")
+    with expected, StartReport(Console()) as report, report.measure("ray"):
+        sys.exit(signal.SIGTERM)
+    with pytest.raises(SystemExit), StartReport(Console()) as report, report.measure("ray"):
+        sys.exit(1)
+
+
 def test_the_heartbeat_says_what_ended_the_start(tmp_path: Path) -> None:
-    with pytest.raises(StartCut):
-        with StartReport(Console()) as report, StallWatch(Heartbeat(), tmp_path, 60.0), report.measure("engines"):
-            os.kill(os.getpid(), signal.SIGTERM)
+    expected, stalls = pytest.raises(StartCut), StallWatch(Heartbeat(), tmp_path, 60.0)
+    with expected, StartReport(Console()) as report, stalls, report.measure("engines"):
+        os.kill(os.getpid(), signal.SIGTERM)
     beat = json.loads((tmp_path / "heartbeat.json").read_text())
     assert beat["state"] == "ended"
     assert "stopped by SIGTERM in its start (engines)" in beat["detail"]
