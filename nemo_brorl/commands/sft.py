@@ -85,17 +85,15 @@ def fine_tune(config: BroRLConfig, line: CommandLine, read: ReadLessons) -> int:
             if finished is not None and check_same_run(config):
                 console.line(finished)
                 return 0
-            return fine_tune_alone(config, line, console, lessons, report)
+            return fine_tune_alone(config, line, lessons, report)
 
 
-def fine_tune_alone(
-    config: BroRLConfig, line: CommandLine, console: Console, lessons: Lessons, watch: StartReport
-) -> int:
+def fine_tune_alone(config: BroRLConfig, line: CommandLine, lessons: Lessons, watch: StartReport) -> int:
     """Run supervised fine-tuning in a run folder that the caller has locked, and return the exit code.
 
     The settings already have a number for every automatic size, such as ranks and micro-batches.
     """
-    start = time.monotonic()
+    start, console = time.monotonic(), watch.console
     with watch.measure("imports"):
         from nemo_brorl.commands import wiring  # imports Ray and Megatron, so only for valid settings
     run_folder = claim_run_folder(config)

@@ -60,17 +60,15 @@ def train(config: BroRLConfig, line: CommandLine) -> int:
     with StartReport(console) as report:
         config, model_folder = sized(config, console)
         with locked(run_folder, "brorl train"):
-            return train_alone(config, line, console, model_folder, report)
+            return train_alone(config, line, model_folder, report)
 
 
-def train_alone(
-    config: BroRLConfig, line: CommandLine, console: Console, model_folder: Path, watch: StartReport
-) -> int:
+def train_alone(config: BroRLConfig, line: CommandLine, model_folder: Path, watch: StartReport) -> int:
     """Train the policy in a run folder that the caller has locked, and return the exit code.
 
     The settings already have a number for every automatic size, such as ranks, engines and micro-batches.
     """
-    start = time.monotonic()
+    start, console = time.monotonic(), watch.console
     with watch.measure("imports"):
         from nemo_brorl.commands import rehearse, wiring  # imports Ray and Megatron, so only for valid settings
     with watch.measure("inputs"):
@@ -81,8 +79,7 @@ def train_alone(
         rehearse.look_at_questions(config, inputs, console)
     stop = StopRequest(config.trainer.time_limit_s, grace_s(os.environ))
     heartbeat = Heartbeat(Timeline(config.timeline.enabled))
-    stalls = watch_over(heartbeat, run_folder, config)
-    watch.on_cut = stalls.note_cut
+    stalls = watch_over(heartbeat, run_folder, config, watch)
     starting = wiring.start_actors(config, inputs.model_folder, inputs.verifiers, watch, heartbeat=heartbeat)
     with stalls, starting as actors:
         with watch.measure("nemo"):
@@ -117,10 +114,15 @@ def train_alone(
     return SAVED if stop.will_resume and trainer.step_number < config.trainer.max_steps else 0
 
 
-def watch_over(heartbeat: Heartbeat, run_folder: Path, config: BroRLConfig) -> StallWatch:
-    """Return the watchdog of a run, which warns of a stall and then ends the run after the limits in `trainer`."""
+def watch_over(heartbeat: Heartbeat, run_folder: Path, config: BroRLConfig, report: StartReport) -> StallWatch:
+    """Return the watchdog of a run, which warns of a stall and then ends the run after the limits in `trainer`.
+
+    It notes in `heartbeat.json` if a signal ends the start that `report` shows.
+    """
     limits, start_s = config.trainer, RunSizes.from_config(config).start_timeout_s
-    return StallWatch(heartbeat, run_folder, limits.stall_warning_s, limits.stall_timeout_s, start_s)
+    stalls = StallWatch(heartbeat, run_folder, limits.stall_warning_s, limits.stall_timeout_s, start_s)
+    report.on_cut = stalls.note_cut
+    return stalls
 
 
 def resume(

@@ -30,7 +30,9 @@ def fitted(
         return []
     parts = []
     for columns in groups:
-        widths = [max(len(row[index]) for row in table) for index in columns]
+        widths = []
+        for index in columns:
+            widths.append(max(len(row[index]) for row in table))
         room = width - gap * (len(columns) - 1)
         while sum(widths) > room:
             spare = [place for place, index in enumerate(columns) if widths[place] > least[index]]
