@@ -16,7 +16,7 @@ from nemo_brorl.core.console import Console, screen_width, write_error
 
 DRAW_S = 0.2  # seconds between two drawings on a terminal
 SAY_S = 8.0  # seconds between two lines about a stage in a file
-CLOSING_S = 8.0  # seconds from a signal until a start that cannot be closed in order is ended by force
+CLOSING_S = 5.0  # seconds from a signal until a start that cannot be closed in order is ended by force
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
@@ -98,6 +98,7 @@ class StartReport(StageReport):
     def __init__(self, console: Console) -> None:
         super().__init__(console)
         self.on_cut: Callable[[StartCut], None] | None = None  # called before the process is ended by force
+        self._made: StartCut | None = None  # of the signal that ends this start
         self._leaving: threading.Timer | None = None
         self._handlers = [signal.getsignal(number) for number in STOP_SIGNALS]
 
@@ -125,6 +126,9 @@ class StartReport(StageReport):
             if error.code != signal.SIGTERM:
                 raise
             raise StartCut(signal.SIGTERM, name) from None
+        except KeyboardInterrupt as error:
+            # Ray raises one of its own after an exception of a handler.
+            raise self._made or error from None
         if not self._closed.is_set():
             self._install()  # again, because starting Ray and importing NeMo replace the handlers
 
@@ -136,6 +140,7 @@ class StartReport(StageReport):
         cut = StartCut(number, self._running[0] if self._running else None)
         for other in STOP_SIGNALS:
             signal.signal(other, signal.SIG_DFL)  # a second signal ends the process at once
+        self._made = cut
         self._leaving = threading.Timer(CLOSING_S, self._leave, (cut,))
         self._leaving.daemon = True
         self._leaving.start()

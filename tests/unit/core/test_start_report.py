@@ -76,6 +76,17 @@ def test_the_exit_of_a_handler_of_ray_is_a_stop_too() -> None:
         sys.exit(1)
 
 
+def test_an_interrupt_that_ray_makes_of_a_signal_keeps_its_name() -> None:
+    expected = pytest.raises(StartCut, match=r"SIGTERM in its start \(parity\)")
+    with expected, StartReport(Console()) as report, report.measure("parity"):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt from None
+    with pytest.raises(KeyboardInterrupt, match="^$"), StartReport(Console()) as report, report.measure("parity"):
+        raise KeyboardInterrupt
+
+
 def test_the_heartbeat_says_what_ended_the_start(tmp_path: Path) -> None:
     expected, stalls = pytest.raises(StartCut), StallWatch(Heartbeat(), tmp_path, 60.0)
     with expected, StartReport(Console()) as report, stalls, report.measure("engines"):
