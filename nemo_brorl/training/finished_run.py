@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from brorl_graders.base.foreign import LARGE, record_json
+from brorl_graders.base.foreign import LARGE, RecordError, record_json
 
 from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.training.checkpoint import STATE, Checkpoints
@@ -43,6 +43,6 @@ def _learnt(state_file: Path) -> str:
     try:
         history: Sequence[Mapping[str, Any]] = record_json(state_file, LARGE)["validations"]["history"]
         before, after = float(history[0][PASS_AT_1]), float(history[-1][PASS_AT_1])
-    except (OSError, IndexError, *MALFORMED):
+    except (OSError, RecordError, *MALFORMED):
         return ""
     return f", {100 * before:.1f} → {100 * after:.1f} %" if len(history) > 1 else ""

@@ -62,3 +62,12 @@ def test_brorl_train_ends_before_it_looks_at_model_or_machine(
     monkeypatch.setattr(command, "sized", None)  # would fail when called
     assert command.train(config, None) == 0  # type: ignore[arg-type]  # the command line is not read
     assert "is complete: 6 of 6 steps" in capsys.readouterr().out
+
+
+def test_a_state_that_cannot_be_read_costs_the_score_alone(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished / "checkpoints", tmp_path / "checkpoints")
+    state = tmp_path / "checkpoints" / "step_6" / "state.json"
+    state.write_text("{" + " " * (state.stat().st_size - 1))
+    line = finished_line(tmp_path, 6)
+    assert line is not None
+    assert "6 of 6 steps. Look" in line
