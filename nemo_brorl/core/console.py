@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from brorl_graders.base.foreign import inert
 
-from nemo_brorl.core.table_layout import fitted, records
+from nemo_brorl.core.table_layout import fitted, records, wrap
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -168,6 +168,8 @@ def is_drawn(stream: TextIO) -> bool:
 class Console:
     """Writer of progress, lines and tables to the console."""
 
+    INDENT = "    "  # of a line's further lines on a terminal
+
     def __init__(self) -> None:
         self.draws_progress = is_drawn(sys.stderr)
         self.last_shown = 0.0
@@ -223,8 +225,10 @@ class Console:
             _output.erase()
 
     def line(self, text: str = "") -> None:
-        """Write one line to standard output, after removing the progress bar."""
+        """Write one line to standard output, after removing the progress bar. A terminal breaks it between words."""
         self.clear()
+        if sys.stdout.isatty():
+            text = wrap(text, screen_width(), self.INDENT)
         write_out(f"{text}\n")
 
     def table(

@@ -15,6 +15,7 @@ from nemo_brorl.core.clock import STOP_SIGNALS, StartCut, Stopwatch
 from nemo_brorl.core.console import Console, screen_width, write_error
 
 DRAW_S = 0.2  # seconds between two drawings on a terminal
+LEAST_S = 0.5  # seconds of a stage that is shown after it
 SAY_S = 8.0  # seconds between two lines about a stage in a file
 CLOSING_S = 5.0  # seconds from a signal until a start that cannot be closed in order is ended by force
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -62,8 +63,8 @@ class StageReport(Stopwatch):
             self._running = outer
 
     def text(self, now: float) -> str:
-        """Return the stages so far as one line. `now`: time.monotonic()."""
-        parts = [f"✓ {name} {seconds:.0f} s" for name, seconds in list(self.seconds.items())]
+        """Return the stages so far that took half a second or more as one line. `now`: time.monotonic()."""
+        parts = [f"✓ {name} {seconds:.0f} s" for name, seconds in list(self.seconds.items()) if seconds >= LEAST_S]
         running = self._running
         if running is not None:
             name, began_at = running
@@ -75,7 +76,7 @@ class StageReport(Stopwatch):
 
     def summary(self) -> str:
         """Return the stages that took half a second or more, for the line at the end."""
-        return ", ".join(f"{name} {seconds:.0f} s" for name, seconds in self.seconds.items() if seconds >= 0.5)
+        return ", ".join(f"{name} {seconds:.0f} s" for name, seconds in self.seconds.items() if seconds >= LEAST_S)
 
     def _tell(self) -> None:
         said_at = time.monotonic()

@@ -75,11 +75,17 @@ def _bound(cell: str) -> str:
     return cell
 
 
-def wrap(cell: str, width: int) -> str:
-    """Return a text with line breaks between words, so that its lines have at most `width` characters if possible."""
-    if len(cell) <= width:
-        return cell
-    lines = textwrap.wrap(_bound(cell), width, break_long_words=False, break_on_hyphens=False)
+def wrap(text: str, width: int, indent: str = "") -> str:
+    """Return a text with line breaks between words, so that its lines have at most `width` characters if possible.
+
+    Lines after the first begin with `indent`.
+    """
+    if len(text) <= width:
+        return text
+    wrapper = textwrap.TextWrapper(width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    lines = []
+    for line in text.split("\n"):
+        lines += wrapper.wrap(_bound(line)) or [""]
     return "\n".join(lines).replace("\u00a0", " ")
 
 

@@ -27,13 +27,23 @@ def drawn(report: StartReport) -> str:
 
 def test_finished_stages_have_a_tick_and_the_running_one_counts() -> None:
     with StartReport(Console()) as report:
-        with report.measure("ray"):
-            pass
+        report.seconds.update(inputs=0.2, ray=3.2)
         with report.measure("engines"):
-            assert drawn(report) == "✓ ray 0 s engines 0 s"
-        assert drawn(report) == "✓ ray 0 s ✓ engines 0 s"
-    report.seconds.update(ray=3.2, engines=0.2, policy=14.6)
-    assert report.summary() == "ray 3 s, policy 15 s"
+            assert drawn(report) == "✓ ray 3 s engines 0 s"
+        report.seconds["engines"] = 14.6
+        assert drawn(report) == "✓ ray 3 s ✓ engines 15 s"
+    assert report.summary() == "ray 3 s, engines 15 s"
+
+
+def test_a_narrow_screen_shows_the_end_of_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    with StartReport(Console()) as report:
+        report.seconds.update(inputs=4.0, ray=6.0, policy=22.0)
+        with report.measure("engines"):
+            line = report.text(time.monotonic())
+    assert len(line) < 30
+    assert line.startswith(" …")
+    assert line.endswith(" engines 0 s")
 
 
 def test_in_a_file_a_stage_is_named_when_it_begins_and_again_while_it_lasts(

@@ -52,3 +52,15 @@ def test_a_wide_screen_and_a_file_have_one_row_a_line(
 def test_a_value_with_its_error_is_not_divided() -> None:
     assert wrap("earned 72.8% ± 2.3% then", 15) == "earned\n72.8% ± 2.3%\nthen"
     assert wrap("unbreakable", 4) == "unbreakable"
+
+
+def test_a_line_is_broken_between_words_on_a_terminal_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    Console().line("chosen: two engines (of the memory that is free)")
+    assert capsys.readouterr().out.count("\n") == 1
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    Console().line("chosen: two engines (of the memory that is free)")
+    written = sys.stdout.getvalue()  # type: ignore[attr-defined]  # the stream above
+    assert written == "chosen: two engines (of the\n    memory that is free)\n"
