@@ -14,10 +14,10 @@ from brorl_launcher.launch_folder import Folders
 from brorl_launcher.packages import code_root
 from brorl_launcher.run_state import read_heartbeat
 from nemo_brorl.core.errors import CheckpointError, ConfigError
+from nemo_brorl.core.run_folders import run_folder
 
 JOBS = "jobs"  # folder that holds one folder for each job of slurm/*.sh
 SETTINGS = "settings.sh"  # file in a job's folder with its settings
-SIGNS = ("config.yaml", "launch", "heartbeat.json", "metrics.jsonl")  # any one marks a run folder
 MAX_ENDED = 3  # ended jobs that a status shows
 FRESH_S = 30.0  # the driver writes its heartbeat every 5 s
 
@@ -41,13 +41,11 @@ def find_target(name: str) -> Target:
     """
     folder = Path(name).expanduser().absolute()
     if folder.is_dir():
-        if not any((folder / sign).exists() for sign in SIGNS):
-            raise ConfigError(f"{name}: is no run folder: it has none of {', '.join(SIGNS)}")
-        return _target_of_run(folder)
+        return _target_of_run(run_folder(name).absolute())
     if not re.fullmatch(r"\d+", name):
         raise ConfigError(
-            f"{name}: there is no such folder, and a job is a number. Pass a run folder, or the number that `squeue "
-            "--me` shows."
+            f"{name}: there is no such run folder, and a job is a number. Pass a run folder, or the number that "
+            "`squeue --me` shows."
         )
     return _target_of_job(name)
 

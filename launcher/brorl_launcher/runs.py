@@ -23,7 +23,8 @@ from nemo_brorl.core.step_time import step_seconds
 
 SIGNS = ("config.yaml", "metrics.jsonl", "heartbeat.json")  # two of these make a run folder
 NUM_SIGNS = 2
-MAX_DEPTH = 4  # levels below the given folder
+MAX_DEPTH = 2  # levels below the given folder
+LOOK_S = 2.0  # seconds in which run folders are looked for
 MAX_BYTES = 1 << 30  # limit for metrics.jsonl
 HOUR_S = 3600.0
 HEADER = ["run", "state", "step", "pass@1", "first", "samples/s", "cost", "last update"]
@@ -69,10 +70,12 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(list(argv))
     folders = options.folders or [Path("runs")]
     found: list[RunSummary] = []
+    skipped: list[Path] = []
+    until = time.monotonic() + LOOK_S
     for folder in folders:
         if not folder.is_dir():
             raise DataError(f"{folder} is no folder: say where run folders are, brorl runs FOLDER")
-        for run in run_folders(folder):
+        for run in run_folders(folder, skipped, until):
             found.append(summarize_run(run, time.time()))
     if options.json:
         write_out(json.dumps([asdict(run) for run in found]) + "\n")
@@ -82,14 +85,18 @@ def main(argv: Sequence[str]) -> int:
         console.table(HEADER, [table_cells(run) for run in found], text_columns=(0, 1))
     else:
         console.line(f"no run below {', '.join(map(str, folders))}")
+    if skipped:
+        console.line(f"not searched: {len(skipped):,} folders, such as {skipped[0]}. To search one: brorl runs FOLDER")
     return 0
 
 
-def run_folders(folder: Path) -> Iterator[Path]:
+def run_folders(folder: Path, skipped: list[Path] | None = None, until: float = math.inf) -> Iterator[Path]:
     """Yield the run folders at or below a folder, sorted by name.
 
-    Run folders are not searched for further run folders.
+    Run folders are not searched for further run folders. Folders that are `MAX_DEPTH` levels below, or whose turn comes
+    after `until` (time.monotonic()), are not searched either, and are added to `skipped`.
     """
+    skipped = [] if skipped is None else skipped
     for path, names, files in os.walk(folder):
         here = Path(path)
         num_signs = sum(name in files for name in SIGNS)
@@ -97,8 +104,10 @@ def run_folders(folder: Path) -> Iterator[Path]:
             names.clear()
             yield here
             continue
-        depth = len(here.relative_to(folder).parts)
-        names[:] = sorted(name for name in names if not name.startswith(".")) if depth < MAX_DEPTH else []
+        names[:] = sorted(name for name in names if not name.startswith("."))
+        if len(here.relative_to(folder).parts) >= MAX_DEPTH or time.monotonic() > until:
+            skipped += [here / name for name in names]
+            names.clear()
 
 
 def summarize_run(

@@ -138,3 +138,20 @@ def test_a_folder_that_is_not_there_is_one_message(tmp_path: Path) -> None:
 def test_nothing_found_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path)]) == 0
     assert "no run below" in capsys.readouterr().out
+
+
+def test_two_levels_are_searched_and_the_rest_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    near = make_run(tmp_path / "group" / "run")
+    far = make_run(tmp_path / "a" / "b" / "c" / "run")
+    assert main([str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert str(near) in printed
+    assert str(far) not in printed
+    assert f"not searched: 1 folders, such as {far.parent}." in printed
+
+
+def test_folders_whose_turn_comes_too_late_are_skipped(tmp_path: Path) -> None:
+    make_run(tmp_path / "group" / "run")
+    skipped: list[Path] = []
+    assert list(run_folders(tmp_path, skipped, until=-1.0)) == []
+    assert skipped == [tmp_path / "group"]

@@ -20,6 +20,7 @@ from nemo_brorl.config.unread import EVALUATE
 from nemo_brorl.core.clock import SAVED, StopRequest
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import CheckpointError
+from nemo_brorl.core.start_report import StartReport
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.evaluation.answers import AnswerFile, nearest_other
 from nemo_brorl.evaluation.asking import sample_prompts, unanswered_prompts
@@ -150,8 +151,6 @@ def sample_missing(
     console: Console,
 ) -> bool:
     """Sample answers to the benchmarks' prompts that have none yet, and return False if a stop interrupted that."""
-    from nemo_brorl.commands.wiring import make_sampler, ready_actors
-
     is_complete = True
     for benchmark in benchmarks:
         file = files[benchmark.name]
@@ -166,8 +165,14 @@ def sample_missing(
     if is_complete:
         return True
     verifiers = all_verifiers(benchmarks)
-    with ready_actors(config, model_folder, verifiers, with_policy=False, with_answers=True) as actors:
-        stop.install()  # again, because starting Ray replaces the handlers
+    with contextlib.ExitStack() as stack:
+        report = stack.enter_context(StartReport(console))
+        with report.measure("imports"):
+            from nemo_brorl.commands.wiring import make_sampler, ready_actors
+        starting = ready_actors(config, model_folder, verifiers, with_policy=False, with_answers=True, watch=report)
+        actors = stack.enter_context(starting)
+        report.close()
+        stop.install()
         sampler = make_sampler(config, actors, console)
         return sample_prompts(benchmarks, files, sampler, stop, samples)
 

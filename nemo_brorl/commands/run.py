@@ -19,8 +19,8 @@ from nemo_brorl.config.rules import check_rules
 from nemo_brorl.config.same_run import RECORD, recorded_settings, with_sizes_of_run
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.config.sizes import resolve_sizes
-from nemo_brorl.core.clock import INTERRUPTED
-from nemo_brorl.core.console import Console, setup_logging, write_error
+from nemo_brorl.core.clock import INTERRUPTED, StartCut
+from nemo_brorl.core.console import Console, setup_logging, stop_log, write_error
 from nemo_brorl.core.errors import USER_ERROR, BroRLError, ModelError
 from nemo_brorl.core.files import cannot_write, is_refused
 from nemo_brorl.core.machine import this_machine
@@ -51,6 +51,7 @@ def run_command(
         "PYTHONDONTWRITEBYTECODE", None
     )  # with it, every actor would compile each imported module at every start
     line = parse_command_line(argv, command, (description or "").strip(), default_config)
+    stop_log()
     setup_logging()
     try:
         config = load_config(*line)
@@ -66,6 +67,9 @@ def run_command(
             raise
         write_error(f"\nerror: {cannot_write(Path(error.filename or 'a file'), error)}\n")
         return USER_ERROR
+    except StartCut as cut:
+        write_error(f"\n{cut}\n")
+        return cut.exit_code
     except KeyboardInterrupt:
         write_error("\ninterrupted; the last checkpoint is kept\n")
         return INTERRUPTED

@@ -18,7 +18,7 @@ from nemo_brorl.config.memory import check_memory
 from nemo_brorl.config.model_rules import check_policy_fits
 from nemo_brorl.config.rules import check_demonstrations
 from nemo_brorl.config.run_sizes import RunSizes
-from nemo_brorl.config.same_run import with_sizes_of_run
+from nemo_brorl.config.same_run import check_same_run, with_sizes_of_run
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.config.sizes import resolve_sizes
 from nemo_brorl.config.unread import SFT
@@ -28,12 +28,14 @@ from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.lock import locked
 from nemo_brorl.core.machine import this_machine
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
+from nemo_brorl.core.start_report import StartReport
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.core.weight_files import check_model_files
 from nemo_brorl.prompts.prompt_check import check_stop_tokens
 from nemo_brorl.training.checkpoint import Checkpoints
+from nemo_brorl.training.finished_run import finished_line
 from nemo_brorl.training.records import JsonlSink
-from nemo_brorl.training.run_folder import claim_run_folder
+from nemo_brorl.training.run_folder import claim_run_folder, open_log
 from nemo_brorl.training.supervised.chat_files import read_examples
 from nemo_brorl.training.supervised.conversations import Conversations
 from nemo_brorl.training.supervised.trainer import Lessons, SftParts, SftTrainer
@@ -79,43 +81,56 @@ def fine_tune(config: BroRLConfig, line: CommandLine, read: ReadLessons) -> int:
     With steps left, the code is SAVED if the run will be resumed by itself, and INTERRUPTED if a user ended it.
     """
     console = Console()
-    config, model_folder = sized_for_fine_tuning(config, console)
-    with locked(Path(config.exp_manager.explicit_log_dir), "brorl sft"):
-        return fine_tune_alone(config, line, console, read(config, model_folder))
+    run_folder = Path(config.exp_manager.explicit_log_dir)
+    with StartReport(console) as report:
+        config, model_folder = sized_for_fine_tuning(config, console)
+        with locked(run_folder, "brorl sft"):
+            with report.measure("inputs"):
+                lessons = read(config, model_folder)
+            finished = finished_line(run_folder, lessons.num_steps)
+            if finished is not None and check_same_run(config):
+                console.line(finished)
+                return 0
+            return fine_tune_alone(config, line, lessons, report)
 
 
-def fine_tune_alone(config: BroRLConfig, line: CommandLine, console: Console, lessons: Lessons) -> int:
+def fine_tune_alone(config: BroRLConfig, line: CommandLine, lessons: Lessons, watch: StartReport) -> int:
     """Run supervised fine-tuning in a run folder that the caller has locked, and return the exit code.
 
     The settings already have a number for every automatic size, such as ranks and micro-batches.
     """
-    from nemo_brorl.commands import wiring  # imports Ray and Megatron, so only for valid settings
-
-    start = time.monotonic()
+    start, console = time.monotonic(), watch.console
+    with watch.measure("imports"):
+        from nemo_brorl.commands import wiring  # imports Ray and Megatron, so only for valid settings
     run_folder = claim_run_folder(config)
+    open_log(run_folder, console)
     stop = StopRequest(config.trainer.time_limit_s, grace_s(os.environ))
-    stop.install()
     heartbeat = Heartbeat()
     limits, start_s = config.trainer, RunSizes.from_config(config).start_timeout_s
     stalls = StallWatch(heartbeat, run_folder, limits.stall_warning_s, limits.stall_timeout_s, start_s)
+    watch.on_cut = stalls.note_cut
     rollouts = replace(config.rollouts, temperature=1.0)  # temperature of the validation log-probs
-    with stalls, wiring.policy_alone(replace(config, rollouts=rollouts), heartbeat=heartbeat) as policy:
-        from nemo_brorl.commands.nemo_app import open_experiment, run_with_nemo  # takes six seconds
+    starting = wiring.policy_alone(replace(config, rollouts=rollouts), heartbeat=heartbeat, watch=watch)
+    with stalls, starting as policy:
+        with watch.measure("nemo"):
+            from nemo_brorl.commands.nemo_app import open_experiment, run_with_nemo  # takes six seconds
 
-        experiment = run_with_nemo(line, open_experiment)
+            experiment = run_with_nemo(line, open_experiment)
         loggers = [LoggerSink(logger) for logger in experiment.loggers]
         with contextlib.closing(MetricFan(loggers)) as sinks:
             checkpoints = Checkpoints(run_folder / "checkpoints", config.trainer.keep_checkpoints)
             parts = SftParts(policy, sinks, checkpoints, console, run_folder)
             trainer = SftTrainer(config, parts, lessons, stop)
-            is_resumed = trainer.resume()
+            with watch.measure("resume"):
+                is_resumed = trainer.resume()
             if is_resumed:
                 console.line(f"resumed after step {trainer.step_number} of {run_folder}")
             metrics = JsonlSink(run_folder / "metrics.jsonl", trainer.step_number if is_resumed else None)
             sinks.sinks.insert(0, metrics)
-            stop.install()  # again, because starting Ray and importing NeMo replace the handlers
+            watch.close()
+            stop.install()
             stalls.mark_started()
-            console.line(f"ready after {time.monotonic() - start:.1f} s")
+            console.line(f"ready after {time.monotonic() - start:.0f} s ({watch.summary()})")
             trainer.fit()
     seconds = time.monotonic() - start
     console.line(f"run folder {run_folder}: metrics.jsonl, checkpoints/, hf/ (Hugging Face format); {seconds:.0f} s")

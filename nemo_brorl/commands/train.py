@@ -18,17 +18,20 @@ from nemo_brorl.commands.trackers import MetricFan
 from nemo_brorl.config.load import CommandLine
 from nemo_brorl.config.named_code import check_names
 from nemo_brorl.config.run_sizes import RunSizes
+from nemo_brorl.config.same_run import check_same_run, with_sizes_of_run
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.best_weights import weights_line
-from nemo_brorl.core.clock import StopRequest, Stopwatch, grace_s
+from nemo_brorl.core.clock import StopRequest, grace_s
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.lock import locked
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
+from nemo_brorl.core.start_report import StartReport
 from nemo_brorl.core.timeline import Timeline
 from nemo_brorl.rollouts.prompt_pool import find_pool
+from nemo_brorl.training.finished_run import finished_line
 from nemo_brorl.training.own_observers import find_observers
 from nemo_brorl.training.records import JsonlSink, read_metrics
-from nemo_brorl.training.run_folder import claim_run_folder
+from nemo_brorl.training.run_folder import claim_run_folder, open_log
 from nemo_brorl.training.tables import change_rows, curve_lines, sampling_line, time_rows
 from nemo_brorl.training.trainer import BroRLTrainer
 
@@ -53,28 +56,34 @@ def train(config: BroRLConfig, line: CommandLine) -> int:
     find_pool(config.rollouts.prompt_pool)
     find_observers(config.trainer.observers)
     console = Console()
-    config, model_folder = sized(config, console)
-    with locked(Path(config.exp_manager.explicit_log_dir), "brorl train"):
-        return train_alone(config, line, console, model_folder)
+    run_folder = Path(config.exp_manager.explicit_log_dir)
+    finished = finished_line(run_folder, config.trainer.max_steps, "trainer.max_steps")
+    if finished is not None and check_same_run(with_sizes_of_run(config)):
+        console.line(finished)
+        return 0
+    with StartReport(console) as report:
+        config, model_folder = sized(config, console)
+        with locked(run_folder, "brorl train"):
+            return train_alone(config, line, model_folder, report)
 
 
-def train_alone(config: BroRLConfig, line: CommandLine, console: Console, model_folder: Path) -> int:
+def train_alone(config: BroRLConfig, line: CommandLine, model_folder: Path, watch: StartReport) -> int:
     """Train the policy in a run folder that the caller has locked, and return the exit code.
 
     The settings already have a number for every automatic size, such as ranks, engines and micro-batches.
     """
-    from nemo_brorl.commands import rehearse, wiring  # imports Ray and Megatron, so only for valid settings
-
-    start, watch = time.monotonic(), Stopwatch()
+    start, console = time.monotonic(), watch.console
+    with watch.measure("imports"):
+        from nemo_brorl.commands import rehearse, wiring  # imports Ray and Megatron, so only for valid settings
     with watch.measure("inputs"):
         inputs = wiring.read_inputs(config, model_folder)
         run_folder = claim_run_folder(config)
+        open_log(run_folder, console)
     with watch.measure("constants"):
         rehearse.look_at_questions(config, inputs, console)
     stop = StopRequest(config.trainer.time_limit_s, grace_s(os.environ))
-    stop.install()
     heartbeat = Heartbeat(Timeline(config.timeline.enabled))
-    stalls = watch_over(heartbeat, run_folder, config)
+    stalls = watch_over(heartbeat, run_folder, config, watch)
     starting = wiring.start_actors(config, inputs.model_folder, inputs.verifiers, watch, heartbeat=heartbeat)
     with stalls, starting as actors:
         with watch.measure("nemo"):
@@ -99,20 +108,25 @@ def train_alone(config: BroRLConfig, line: CommandLine, console: Console, model_
             heartbeat.on_stall = lambda text, seconds: trainer.observers.event(
                 trainer.step_number + 1, "stall", text, seconds
             )
-            stop.install()  # again, because starting Ray and importing NeMo replace the handlers
+            watch.close()
+            stop.install()
             stalls.mark_started()
-            stages = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in watch.seconds.items())
-            console.line(f"ready after {time.monotonic() - start:.1f} s ({stages})")
+            console.line(f"ready after {time.monotonic() - start:.0f} s ({watch.summary()})")
             rehearse.rehearse_once(config, inputs, actors, trainer, console)
             trainer.fit()
     print_summary(console, run_folder, time.monotonic() - start)
     return stop.exit_code(is_over=trainer.step_number >= config.trainer.max_steps)
 
 
-def watch_over(heartbeat: Heartbeat, run_folder: Path, config: BroRLConfig) -> StallWatch:
-    """Return the watchdog of a run, which warns of a stall and then ends the run after the limits in `trainer`."""
+def watch_over(heartbeat: Heartbeat, run_folder: Path, config: BroRLConfig, report: StartReport) -> StallWatch:
+    """Return the watchdog of a run, which warns of a stall and then ends the run after the limits in `trainer`.
+
+    It notes in `heartbeat.json` if a signal ends the start that `report` shows.
+    """
     limits, start_s = config.trainer, RunSizes.from_config(config).start_timeout_s
-    return StallWatch(heartbeat, run_folder, limits.stall_warning_s, limits.stall_timeout_s, start_s)
+    stalls = StallWatch(heartbeat, run_folder, limits.stall_warning_s, limits.stall_timeout_s, start_s)
+    report.on_cut = stalls.note_cut
+    return stalls
 
 
 def resume(

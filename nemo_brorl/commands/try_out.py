@@ -6,6 +6,7 @@ time. No policy is started.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 
@@ -15,6 +16,7 @@ from nemo_brorl.config.load import CommandLine
 from nemo_brorl.config.named_code import check_names
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
+from nemo_brorl.core.start_report import StartReport
 
 
 def main(argv: Sequence[str]) -> int:
@@ -27,12 +29,17 @@ def try_out(config: BroRLConfig, line: CommandLine) -> int:
     check_names(config)
     check_inputs(config, line)
     console, start = Console(), time.monotonic()
-    config, model_folder = sized(config, console, with_policy=False)
-    from nemo_brorl.commands import rehearse, wiring  # imports Ray, so only for valid settings
-
-    inputs = wiring.read_inputs(config, model_folder)
-    rehearse.print_instructions(inputs, console)
-    with wiring.ready_actors(config, model_folder, inputs.verifiers, with_policy=False) as actors:
-        console.line(f"ready after {time.monotonic() - start:.1f} s")
+    with contextlib.ExitStack() as stack:
+        report = stack.enter_context(StartReport(console))
+        config, model_folder = sized(config, console, with_policy=False)
+        with report.measure("imports"):
+            from nemo_brorl.commands import rehearse, wiring  # imports Ray, so only for valid settings
+        with report.measure("inputs"):
+            inputs = wiring.read_inputs(config, model_folder)
+            rehearse.print_instructions(inputs, console)
+        starting = wiring.ready_actors(config, model_folder, inputs.verifiers, with_policy=False, watch=report)
+        actors = stack.enter_context(starting)
+        report.close()
+        console.line(f"ready after {time.monotonic() - start:.0f} s ({report.summary()})")
         rehearse.rehearse(config, inputs, actors, wiring.make_sampler(config, actors, console), console)
     return 0

@@ -183,12 +183,13 @@ def ready_actors(
     *,
     with_policy: bool = True,
     with_answers: bool = False,
+    watch: Stopwatch | None = None,
 ) -> Iterator[Actors]:
     """Start policy, engines and verifiers for a command without a stall watchdog, and wait until they are ready.
 
     The process ends if their start takes longer than `trainer.start_timeout_s`.
     """
-    watch = Stopwatch()
+    watch = watch or Stopwatch()
     starting = start_actors(config, model_folder, verifiers, watch, with_policy=with_policy, with_answers=with_answers)
     with contextlib.ExitStack() as stack:
         with start_limit(RunSizes.from_config(config).start_timeout_s):
@@ -291,6 +292,7 @@ def policy_alone(
     config: BroRLConfig,
     with_reference: bool = False,
     heartbeat: Heartbeat | None = None,
+    watch: Stopwatch | None = None,
 ) -> Iterator[MegatronPolicy]:
     """Start the policy without engines and verifiers, and stop it when the context ends.
 
@@ -301,12 +303,15 @@ def policy_alone(
         algorithm = replace(config.algorithm, kl=kl)
         config = replace(config, algorithm=algorithm)
     model_folder = resolve_model(config)
+    watch = watch or Stopwatch()
     with contextlib.ExitStack() as stack:
         with start_limit(RunSizes.from_config(config).start_timeout_s):
-            stack.enter_context(RayCluster(config.trainer))
+            with watch.measure("ray"):
+                stack.enter_context(RayCluster(config.trainer))
             places = places_of(RunSizes.from_config(config))
             stack.callback(places.close)
-            policy = MegatronPolicy(RankSettings.from_config(config), model_folder, heartbeat, places)
-            stack.callback(policy.close)
-            policy.wait_ready()
+            with watch.measure("policy"):
+                policy = MegatronPolicy(RankSettings.from_config(config), model_folder, heartbeat, places)
+                stack.callback(policy.close)
+                policy.wait_ready()
         yield policy

@@ -14,6 +14,7 @@ from nemo_brorl.core.timeline import Timeline
 
 log = get_logger(__name__)
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 INTERRUPTED = 130  # exit code of a run that a user ended before its last step
 SAVED = 75  # exit code (EX_TEMPFAIL) of a run that was saved before its end because it will be started again
 
@@ -52,6 +53,17 @@ class StepCut(Exception):
     """Raised inside a step that is abandoned so that the run can be saved in time."""
 
 
+class StartCut(KeyboardInterrupt):
+    """Raised by a signal in the main thread of a command that is starting: there is nothing to save yet."""
+
+    def __init__(self, number: int, stage: str | None) -> None:
+        self.name = signal.Signals(number).name
+        # A batch system sends SIGUSR1 to a job that it will start again.
+        self.exit_code = SAVED if number == signal.SIGUSR1 else 128 + number
+        where = f" in its start ({stage})" if stage else ""
+        super().__init__(f"stopped by {self.name}{where}: nothing is lost. Run the same command to begin again.")
+
+
 class StopRequest:
     """A request to stop the run, by Ctrl-C, SIGTERM, SIGUSR1 or the time limit.
 
@@ -76,7 +88,7 @@ class StopRequest:
 
         Only the main thread may call this.
         """
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        for number in STOP_SIGNALS:
             signal.signal(number, self._on_signal)
 
     def step_begins(self) -> None:

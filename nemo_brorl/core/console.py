@@ -9,15 +9,22 @@ plain lines without escape codes. Driver and actors log in one format.
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import logging
 import os
 import re
+import shutil
 import sys
+import threading
 import time
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from brorl_graders.base.foreign import inert
+
+from nemo_brorl.core.table_layout import fitted, records, wrap
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -27,6 +34,10 @@ QUIET_REFRESH_S = 5.0  # seconds between two lines of progress in a file
 MAX_RULE = 120  # characters of the rule under a plain table's header
 
 CLEAR = "\033[H\033[2J"  # escape codes that clear a terminal
+ERASE_LINE = "\r\033[2K"
+NARROW = 80  # columns of a terminal that does not say its width
+GAP, DRAWN_GAP = 2, 3  # characters between the columns of a plain table, and of one that rich draws
+NUM_EARLY_LINES = 1000  # lines that are kept for a log file that is opened after them
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -45,8 +56,63 @@ def write_error(text: str) -> None:
 
 
 def _write(stream: TextIO, text: str) -> None:
-    stream.write(inert(text))
-    stream.flush()
+    text = inert(text)
+    with _output.lock:
+        _output.erase()
+        stream.write(text)
+        stream.flush()
+        _output.keep(text)
+
+
+class _Output:
+    """What all writers of this process share: the live line on the terminal, and the log file."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.has_live_line = False
+        self.log: TextIO | None = None
+        self.early: deque[str] = deque(maxlen=NUM_EARLY_LINES)  # lines from before there was a log file
+
+    def erase(self) -> None:
+        if self.has_live_line:
+            sys.stderr.write(ERASE_LINE)
+            sys.stderr.flush()
+            self.has_live_line = False
+
+    def keep(self, text: str) -> None:
+        """Append the lines of a text to the log file, with the time. A full disk costs the log, not the run."""
+        now = time.strftime("%Y-%m-%d %H:%M:%S")
+        lines = [f"{now} {line}".rstrip() + "\n" for line in text.splitlines()]
+        if self.log is None:
+            self.early += lines
+            return
+        try:
+            self.log.writelines(lines)
+            self.log.flush()
+        except OSError:
+            self.log = None
+
+
+_output = _Output()
+
+
+def start_log(path: Path) -> None:
+    """Append what this process has printed and logged so far to a file, and all that follows. Raises OSError."""
+    log = path.open("a", encoding="utf-8")
+    with _output.lock:
+        log.writelines(_output.early)
+        log.flush()
+        _output.log = log
+        _output.early.clear()
+
+
+def stop_log() -> None:
+    """Close the log file, and forget what was printed before it, so that another command begins a log of its own."""
+    with _output.lock:
+        if _output.log is not None:
+            _output.log.close()
+        _output.log = None
+        _output.early.clear()
 
 
 def without_colours(text: str) -> str:
@@ -65,6 +131,15 @@ class _InertFormatter(logging.Formatter):
         return inert(super().format(record))
 
 
+class _LogHandler(logging.StreamHandler[TextIO]):
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a log record below the lines on the screen, and into the log file."""
+        with _output.lock:
+            _output.erase()
+            super().emit(record)
+            _output.keep(self.format(record))
+
+
 def get_logger(name: str) -> logging.Logger:
     """Return the logger of a module, whose `__name__` is `name`."""
     return logging.getLogger(name)
@@ -76,7 +151,7 @@ def setup_logging(role: str = "driver") -> None:
     `role`: for example `driver`, `policy 0` or `engine 1`. The environment variable BRORL_LOG_LEVEL sets the level, by
     default INFO. Another call replaces the handler.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _LogHandler(sys.stderr)
     handler.setFormatter(_InertFormatter(f"%(asctime)s {role} %(levelname).1s %(message)s", datefmt="%H:%M:%S"))
     for package in LOGGED:
         logger = logging.getLogger(package)
@@ -92,6 +167,8 @@ def is_drawn(stream: TextIO) -> bool:
 
 class Console:
     """Writer of progress, lines and tables to the console."""
+
+    INDENT = "    "  # of a line's further lines on a terminal
 
     def __init__(self) -> None:
         self.draws_progress = is_drawn(sys.stderr)
@@ -127,15 +204,31 @@ class Console:
         if self.draws_progress:
             self._draw(f"{text} ...", 0, None)
 
+    def note(self, text: str) -> None:
+        """Write one line about progress to standard error."""
+        write_error(f"{text}\n")
+
+    def live(self, text: str) -> None:
+        """Show a text as the last line of the terminal, until the next line is written. Its end is cut off."""
+        text = inert(text)[: screen_width() - 1]
+        with _output.lock:
+            sys.stderr.write(f"{ERASE_LINE}{text}")
+            sys.stderr.flush()
+            _output.has_live_line = True
+
     def clear(self) -> None:
-        """Remove the progress bar from the terminal."""
+        """Remove the progress bar and the live line from the terminal."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+        with _output.lock:
+            _output.erase()
 
     def line(self, text: str = "") -> None:
-        """Write one line to standard output, after removing the progress bar."""
+        """Write one line to standard output, after removing the progress bar. A terminal breaks it between words."""
         self.clear()
+        if sys.stdout.isatty():
+            text = wrap(text, screen_width(), self.INDENT)
         write_out(f"{text}\n")
 
     def table(
@@ -152,17 +245,30 @@ class Console:
         self.clear()
         header = _in_cells(header)
         rows = [_in_cells(row) for row in rows]
-        if is_drawn(sys.stdout):
-            draw_table(header, rows, text_columns, styles or {})
-            return
-        for text in format_table(header, rows, text_columns):
-            self.line(text)
+        is_drawn_here = is_drawn(sys.stdout)
+        width = screen_width() if sys.stdout.isatty() or "COLUMNS" in os.environ else sys.maxsize
+        parts = fitted(header, rows, text_columns, width, DRAWN_GAP if is_drawn_here else GAP)
+        if not parts:
+            for text in records(header, rows, width):
+                self.line(text)
+        for number, (columns, cells) in enumerate(parts):
+            if number:
+                self.line()
+            texts = [place for place, index in enumerate(columns) if index in text_columns]
+            lines = format_table(cells[0], cells[1:], texts)
+            if is_drawn_here:
+                draw_table(cells[0], cells[1:], texts, styles or {})
+                _output.keep("\n".join(lines))
+                continue
+            for text in lines:
+                self.line(text)
 
     def _draw(self, text: str, done: int, total: int | None) -> None:
         from rich.console import Console as RichConsole
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         text = inert(text)
+        _output.erase()
         if self._bar is None:
             columns = (TextColumn("  {task.description}", markup=False), BarColumn(), TimeRemainingColumn())
             self._bar = Progress(*columns, console=RichConsole(file=sys.stderr), transient=True, auto_refresh=False)
@@ -170,6 +276,11 @@ class Console:
             self._bar.start()
         [task] = self._bar.task_ids
         self._bar.update(task, description=text, completed=done, total=total, refresh=True)
+
+
+def screen_width() -> int:
+    """Return the number of columns of the terminal, or `NARROW` when it does not say it."""
+    return shutil.get_terminal_size((NARROW, 24)).columns
 
 
 def _in_cells(row: Sequence[str]) -> list[str]:
@@ -183,7 +294,7 @@ def draw_table(
     text_columns: Collection[int],
     styles: Mapping[str, str],
 ) -> None:
-    """Draw a table on the terminal with rich; long cells are wrapped."""
+    """Draw a table on the terminal with rich; its cells fit the screen, and may have line breaks."""
     from rich import box
     from rich.console import Console as RichConsole
     from rich.table import Table
@@ -201,15 +312,21 @@ def format_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], text_columns: Collection[int] = (0,)
 ) -> list[str]:
     """Return a table as aligned plain-text lines, with a rule under its header."""
-    widths = [len(name) for name in header]
-    for row in rows:
-        for index, cell in enumerate(row):
-            widths[index] = max(widths[index], len(cell))
-    lines = []
+    widths = [0] * len(header)
+    broken = []
     for row in (header, *rows):
-        cells = []
-        for index, cell in enumerate(row):
-            cells.append(cell.ljust(widths[index]) if index in text_columns else cell.rjust(widths[index]))
-        lines.append("  ".join(cells).rstrip())
-    whole = sum(widths) + 2 * (len(widths) - 1)
-    return [lines[0], "-" * min(whole, MAX_RULE), *lines[1:]]
+        broken.append([cell.split("\n") for cell in row])
+        for index, lines_of_cell in enumerate(broken[-1]):
+            widths[index] = max(widths[index], *map(len, lines_of_cell))
+    blocks = []
+    for row_cells in broken:
+        block = []
+        for texts in itertools.zip_longest(*row_cells, fillvalue=""):
+            cells = []
+            for index, text in enumerate(texts):
+                cells.append(text.ljust(widths[index]) if index in text_columns else text.rjust(widths[index]))
+            block.append("  ".join(cells).rstrip())
+        blocks.append(block)
+    whole = sum(widths) + GAP * (len(widths) - 1)
+    rule = "-" * min(whole, MAX_RULE)
+    return [*blocks[0], rule, *itertools.chain.from_iterable(blocks[1:])]

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
+from nemo_brorl.core.clock import StartCut
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import BroRLError, StallError
 from nemo_brorl.core.files import cannot_write, write_atomically
@@ -179,8 +180,17 @@ class StallWatch:
     ) -> None:
         self._closed.set()
         self._thread.join()
+        if isinstance(error, StartCut):
+            self.note_cut(error)
+            return
         is_order = kind is None or issubclass(kind, KeyboardInterrupt)
         self._write("ended" if is_order else "failed", [])
+
+    def note_cut(self, cut: StartCut) -> None:
+        """Write into `heartbeat.json` that a signal ended the start of the run."""
+        self._closed.set()
+        self.heartbeat.beat(str(cut))
+        self._write("ended", [])
 
     def look(self) -> None:
         """Check the run for a stall once: write `heartbeat.json`, warn, or give up the run.

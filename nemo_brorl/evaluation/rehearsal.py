@@ -31,6 +31,7 @@ NUM_ROLLOUTS = 8  # rollouts of each prompt
 LIMIT_S = 40.0  # seconds of sampling after which unfinished responses are cut
 SCORING_S = 20.0  # further seconds after which responses without a score are left out
 NUM_SCORED = 8  # responses that the policy scores, to measure its speed
+SLOW_SCORING_S = 1.0  # seconds of scoring after the last sampled response from which a step's estimate names scoring
 FORWARD_PASSES = 3.0  # cost of an update in forward passes: one forward, and a backward that counts twice
 
 
@@ -41,7 +42,9 @@ class Rehearsed:
     groups: list[ScoredGroup]  # groups with the responses that ended in time
     num_asked: int
     num_tokens: int  # sampled tokens, including those of unfinished responses
-    seconds: float
+    seconds: float  # of sampling
+    num_sampled: int = 0  # responses that engines returned, scored or not
+    scoring_s: float = 0.0  # seconds from the last sampled response to the last score, or to the end of the wait
 
 
 def rehearse(
@@ -63,7 +66,7 @@ def rehearse(
     start = time.monotonic()
     settled: dict[str, OpenGroup] = {}
     stream = sampler.open_stream(chunk_size=NUM_ROLLOUTS)
-    is_cut = False
+    num_sampled = None  # None: nothing was cut
     with closing(stream), sampler.stage("rehearse"):
         for prompt in prompts:
             stream.open(prompt, NUM_ROLLOUTS, sampling)
@@ -73,16 +76,19 @@ def rehearse(
                 stream.release(group.uid)
                 settled[group.uid] = group
             seconds = time.monotonic() - start
-            if seconds > limit_s and not is_cut:
+            if seconds > limit_s and num_sampled is None:
+                num_sampled = stream.num_sampled
                 stream.cut()
-                is_cut = True
             sampler.console.progress("rehearse", stream.num_settled, stream.num_asked, "rollouts", seconds)
     sampler.console.clear()
     in_order = []
     for prompt in prompts:
         if prompt.uid in settled and settled[prompt.uid].num_finished + settled[prompt.uid].num_failed:
             in_order.append(settled[prompt.uid].close())
-    return Rehearsed(in_order, NUM_ROLLOUTS * len(prompts), stream.num_tokens, stream.sampled_at - start)
+    sampling_s = stream.sampled_at - start
+    num_asked = NUM_ROLLOUTS * len(prompts)
+    num_sampled = stream.num_sampled if num_sampled is None else num_sampled
+    return Rehearsed(in_order, num_asked, stream.num_tokens, sampling_s, num_sampled, seconds - sampling_s)
 
 
 def print_rehearsal(
@@ -91,11 +97,12 @@ def print_rehearsal(
     decode: Decode,
     console: Console,
     policy: Policy | None = None,
-) -> None:
+) -> float | None:
     """Print sampled responses with their rewards, the expected share of informative groups and the step time.
 
-    The responses were sampled before training. With a policy, the estimated step time includes training. Raises
-    VerifierError if no response could be scored.
+    The responses were sampled before training. With a policy, the estimated step time includes training, and the
+    seconds of a step are returned. Without a policy or a response they are None. Raises VerifierError if no response
+    could be scored.
     """
     failures = FailureCount(rehearsed.groups)
     groups = [group for group in rehearsed.groups if len(group.rewards)]
@@ -106,17 +113,31 @@ def print_rehearsal(
         console.line(f"  reward  {text}")
     failures.check("Mend the reward function or its service first")
     if not groups:
-        console.line(
-            f"  none ended within {LIMIT_S:g} s: lower rollouts.max_response_tokens="
-            f"{config.rollouts.max_response_tokens}, or use a smaller model"
-        )
-        return
+        console.line(nothing_line(config, rehearsed))
+        return None
     for line in shown_responses(groups, decode):
         console.line(line)
     for line in scale_lines(groups, config.data, config.algorithm.advantage):
         console.line(line)
     console.line(keep_rate_line(groups, config))
-    console.line(step_line(config, rehearsed, policy))
+    line, seconds = step_line(config, rehearsed, policy)
+    console.line(line)
+    return seconds
+
+
+def nothing_line(config: BroRLConfig, rehearsed: Rehearsed) -> str:
+    """Return the line for a rehearsal without a scored response: the engines were slow, or the rewards are."""
+    if rehearsed.num_sampled < rehearsed.num_asked:
+        return (
+            f"  none ended within {LIMIT_S:g} s: lower rollouts.max_response_tokens="
+            f"{config.rollouts.max_response_tokens}, or use a smaller model"
+        )
+    workers = config.rewards.num_workers
+    return (
+        f"  all {rehearsed.num_sampled} responses were sampled in {rehearsed.seconds:.1f} s, and none was scored in "
+        f"the {rehearsed.scoring_s:.0f} s after: the reward is slow, not the model. Make it faster, or set "
+        f"rewards.num_workers={2 * workers}, now {workers}"
+    )
 
 
 def keep_rate_line(groups: Sequence[ScoredGroup], config: BroRLConfig) -> str:
@@ -152,8 +173,11 @@ def _num_best(group: ScoredGroup, config: BroRLConfig) -> int:
     return int((group.rewards > middle).sum())
 
 
-def step_line(config: BroRLConfig, rehearsed: Rehearsed, policy: Policy | None) -> str:
-    """Return the line with a training step's estimated rollouts and seconds, at the speed measured before training."""
+def step_line(config: BroRLConfig, rehearsed: Rehearsed, policy: Policy | None) -> tuple[str, float | None]:
+    """Return the line with a training step's estimated rollouts and seconds, at the speed measured before training.
+
+    The seconds come beside it, or None without a policy.
+    """
     groups = rehearsed.groups
     num, prompts = config.rollouts.stage_sizes()[0]
     successes = [_num_best(group, config) for group in groups]
@@ -167,9 +191,17 @@ def step_line(config: BroRLConfig, rehearsed: Rehearsed, policy: Policy | None) 
     sampled = num * prompts / kept
     line = f"  a step: about {sampled:,.0f} rollouts of {mean:.0f} tokens for a batch of {num} × {prompts}; "
     line += f"sampling about {sampling:,.0f} s at this speed"
+    if rehearsed.scoring_s > SLOW_SCORING_S:
+        num_scored = sum(len(group.rewards) for group in groups)
+        scoring = sampled * (rehearsed.seconds + rehearsed.scoring_s) / num_scored
+        line += f", scoring about {scoring:,.0f} s"
+        sampling = max(sampling, scoring)  # responses are scored while others are sampled
+    if sampled > rehearsed.num_asked:
+        line += " (less where so few responses do not fill the engines: the first step tells)"
     if policy is None:
-        return f"{line}; `brorl plan` estimates training" if config.trainer.num_gpus else line
-    return f"{line}, training about {training_s(config, groups, policy, mean):,.0f} s"
+        return f"{line}; `brorl plan` estimates training" if config.trainer.num_gpus else line, None
+    training = training_s(config, groups, policy, mean)
+    return f"{line}, training about {training:,.0f} s", sampling + training
 
 
 def training_s(config: BroRLConfig, groups: Sequence[ScoredGroup], policy: Policy, mean_tokens: float) -> float:
@@ -188,8 +220,8 @@ def training_s(config: BroRLConfig, groups: Sequence[ScoredGroup], policy: Polic
         prompts *= num_times
         responses *= num_times
         num_tokens *= num_times
-        # The first call is not timed, because it compiles kernels for this length.
-        policy.log_probs(prompts, responses, with_fp8=False)
+    # The first call is not timed, because it compiles kernels for this length, and reads the weights.
+    policy.log_probs(prompts, responses, with_fp8=False)
     start = time.monotonic()
     policy.log_probs(prompts, responses, with_fp8=False)
     per_token = (time.monotonic() - start) / num_tokens

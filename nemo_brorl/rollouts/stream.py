@@ -66,6 +66,11 @@ class RolloutStream:
         """Return True if all requested rollouts have been returned, finished or cut off."""
         return self.ledger.num_out == 0
 
+    @property
+    def num_sampled(self) -> int:
+        """Number of requested rollouts that engines have returned, scored or not."""
+        return self.num_asked - self._num_sampling
+
     def open(
         self,
         prompt: Prompt,

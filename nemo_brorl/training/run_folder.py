@@ -8,9 +8,11 @@ from pathlib import Path
 from nemo_brorl.config.load import to_yaml
 from nemo_brorl.config.same_run import RECORD, check_same_run
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.console import Console, start_log
 from nemo_brorl.core.files import naming, write_atomically
 from nemo_brorl.training.machine_record import note_machine
 
+LOG = "log.txt"  # file in the run folder with all that its commands printed and logged, with times
 PRIVATE = 0o700
 FROZEN_REVISION = "REVISION"  # file next to the package, in code that the launcher has frozen
 
@@ -31,6 +33,15 @@ def claim_run_folder(config: BroRLConfig) -> Path:
     if config.trainer.private_run_folder:
         folder.chmod(PRIVATE)
     return folder
+
+
+def open_log(folder: Path, console: Console) -> None:
+    """Append what is printed and logged to a file of the run folder from now on, and name the file."""
+    path = folder / LOG
+    is_new = not path.exists()
+    with naming(path):
+        start_log(path)
+    console.line(f"run folder {folder} ({'new' if is_new else 'goes on'}), log: {path}")
 
 
 def code_revision() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from nemo_brorl.config.parity import ParityConfig
 from nemo_brorl.config.rollouts import DynamicSamplingConfig
 from nemo_brorl.core.console import Console, get_logger
 from nemo_brorl.core.files import append_line
+from nemo_brorl.core.step_time import Pace
 from nemo_brorl.ports import RolloutStore
 from nemo_brorl.rollouts.metrics import mass_balance_metrics
 from nemo_brorl.training.observers import Observer, StepMade
@@ -77,13 +79,27 @@ class StepLine(Observer):
         self.max_steps = max_steps
         self.parity = parity
         self.failures: list[str] = []  # of this step
+        self.expected_s: float | None = None  # seconds of a step by the rehearsal, until a step has shown them
+        self._pace: Pace | None = None
+
+    def step_begins(self, step: int) -> None:
+        """Begin to measure the pace with the first training step. Step 0 is the validation before it."""
+        if step and self._pace is None:
+            self._pace = Pace(time.monotonic())
 
     def event(self, step: int, kind: str, reason: str, value: float) -> None:
         if kind == "reward_failed":
             self.failures.append(reason)
 
     def row_complete(self, step: int, metrics: Mapping[str, float]) -> None:
-        self.console.line(step_line(step, self.max_steps, metrics))
+        left_s = None
+        if self._pace is not None:
+            step_s = self._pace.step_ended(time.monotonic())
+            left_s = (self.max_steps - step) * step_s
+            if self.expected_s is not None:
+                self.console.line(f"expected about {self.expected_s:,.0f} s for a step, took {step_s:,.0f} s")
+                self.expected_s = None
+        self.console.line(step_line(step, self.max_steps, metrics, left_s))
         for line in self.failures:
             self.console.line(f"reward  {line}")
         self.failures.clear()

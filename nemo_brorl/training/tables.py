@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 PASS_AT_1 = "validation/pass_at_1"
+LINE_WIDTH = 80  # most characters of a step's line
 CURVE_WIDTH = 60  # characters of a bar of 100 %
 STAGES = ("generate", "reward", "log_prob", "update", "sync", "validate", "save")
 
@@ -68,27 +67,39 @@ def sampling_line(rows: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def step_line(
-    step: int,
-    max_steps: int,
-    metrics: Mapping[str, float],
-) -> str:
-    """Return the one-line summary of a training step, from the step's metrics."""
-    reward = f"reward {metrics['reward/mean']:.3f}" if "reward/mean" in metrics else "reward – (no group sampled)"
-    mismatch = metrics["policy/log_prob_mismatch"]
+def step_line(step: int, max_steps: int, metrics: Mapping[str, float], left_s: float | None = None) -> str:
+    """Return the one-line summary of a training step, in at most `LINE_WIDTH` characters if possible.
+
+    Its seconds are those of sampling with scoring, and those of the update. `left_s`: seconds until the run's end.
+    """
+    reward = f"reward {short_number(metrics['reward/mean'])}" if "reward/mean" in metrics else "reward – (no group)"
+    sampled_s = metrics["time/generate_s"] + metrics.get("time/reward_s", 0.0)
     update_s = metrics["time/log_prob_s"] + metrics["time/update_s"]
     fields = [
         f"step {step}/{max_steps}",
         reward,
         f"informative {metrics['dynamic_sampling/keep_rate']:.0%}",
-        f"{metrics['generation/samples_per_s']:,.0f} samples/s",
-        f"KL {metrics.get('policy/kl_to_reference', 0.0):.4f}",
-        f"grad norm {metrics['policy/grad_norm']:.2f}",
+        f"{short_seconds(sampled_s)} + {short_seconds(update_s)} s",
     ]
-    # NaN if all rollouts of the batch were sampled by older weights than those that were updated.
-    if not np.isnan(mismatch):
-        fields.append(f"mismatch {mismatch:.0e} nats")
-    fields.append(f"generate {metrics['time/generate_s']:.1f} s")
-    fields.append(f"update {update_s:.1f} s")
-    fields.append(f"sync {metrics['time/sync_s']:.2f} s")
-    return "  ".join(fields)
+    if left_s is not None and step < max_steps:
+        fields.append(f"left {clock_time(left_s)}")
+    kl = f"KL {metrics.get('policy/kl_to_reference', 0.0):.4f}"
+    line = "  ".join([*fields[:3], kl, *fields[3:]])
+    return line if len(line) <= LINE_WIDTH else "  ".join(fields)
+
+
+def short_number(value: float) -> str:
+    """Return a number with three decimals, or with four digits where it is large."""
+    return f"{value:.3f}" if abs(value) < 100 else f"{value:.4g}"
+
+
+def short_seconds(seconds: float) -> str:
+    """Return seconds as a number with two digits or more."""
+    return f"{seconds:.1f}" if seconds < 10 else f"{seconds:.0f}"
+
+
+def clock_time(seconds: float) -> str:
+    """Return a duration as text, such as 6:40 for 400 seconds, or 2:06:40 for hours."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -21,6 +21,7 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.config.trackers import with_loggers_beside
 from nemo_brorl.core.console import Console, write_out
 from nemo_brorl.core.errors import DataError
+from nemo_brorl.core.run_folders import run_folder
 from nemo_brorl.training.records import read_metrics
 
 Rows = Sequence[Mapping[str, Any]]
@@ -81,8 +82,8 @@ def main(argv: Sequence[str]) -> int:
     Raises DataError for a run folder without settings or metrics.
     """
     parser = argparse.ArgumentParser(prog="brorl diff", description=__doc__)
-    parser.add_argument("a", type=Path, metavar="A", help="run folder")
-    parser.add_argument("b", type=Path, metavar="B", help="run folder")
+    parser.add_argument("a", type=run_folder, metavar="A", help="run folder")
+    parser.add_argument("b", type=run_folder, metavar="B", help="run folder")
     parser.add_argument(
         "--metric", action="append", default=[], metavar="NAME", help="of metrics.jsonl, beside the usual ones"
     )

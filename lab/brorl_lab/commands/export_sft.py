@@ -12,6 +12,7 @@ from brorl_lab.store_reader import chosen_steps, responses_of, sampled_groups
 from nemo_brorl.config.load import load_run_config
 from nemo_brorl.core.console import Console, setup_logging
 from nemo_brorl.core.files import replacing
+from nemo_brorl.core.run_folders import run_folder
 from nemo_brorl.core.template_files import DECODES
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.types import ScoredGroup, is_right
@@ -25,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
     0: done, 2: a mistake in the input.
     """
     parser = argparse.ArgumentParser(prog="brorl export-sft", description=__doc__)
-    parser.add_argument("run", type=Path, help="run folder")
+    parser.add_argument("run", type=run_folder, help="run folder")
     parser.add_argument("--steps", help="K or K-J; else all that are stored")
     parser.add_argument("--best", type=int, default=1, help="different responses of a prompt at most (default: 1)")
     parser.add_argument(

@@ -10,7 +10,8 @@ from typing import Any
 from brorl_lab.renamed_metrics import check_metric_name
 from nemo_brorl.config.rollouts import PlateauConfig
 from nemo_brorl.core.console import Console, write_error
-from nemo_brorl.core.errors import USER_ERROR, DataError
+from nemo_brorl.core.errors import USER_ERROR, ConfigError, DataError
+from nemo_brorl.core.run_folders import metrics_file
 from nemo_brorl.rollouts.plateau import PlateauDetector, trend
 from nemo_brorl.training.records import read_metrics
 
@@ -36,12 +37,11 @@ def main(argv: Sequence[str]) -> int:
             "\nerror: pass --window of at least 3, --patience of at least 1, --confidence from 0.5 to below 1\n"
         )
         return USER_ERROR
-    path = options.run / "metrics.jsonl" if options.run.is_dir() else options.run
     config = PlateauConfig(options.window, options.patience, options.confidence, options.min_gain)
     try:
         check_metric_name(options.metric)
-        table = plateau_rows(read_metrics(path), config, options.metric)
-    except (DataError, OSError) as error:
+        table = plateau_rows(read_metrics(metrics_file(options.run)), config, options.metric)
+    except (ConfigError, DataError, OSError) as error:
         write_error(f"\nerror: {error}\n")
         return USER_ERROR
     Console().table(["step", options.metric, "slope per validation", "verdict"], table)

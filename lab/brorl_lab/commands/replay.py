@@ -30,6 +30,7 @@ from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console, setup_logging
 from nemo_brorl.core.errors import DataError
+from nemo_brorl.core.run_folders import run_folder
 from nemo_brorl.ports import Policy
 from nemo_brorl.rollouts.schedule import learning_rate
 from nemo_brorl.training.checkpoint import Checkpoints, step_of
@@ -225,6 +226,7 @@ def main(argv: Sequence[str]) -> int:
     """
     asked = parse(argv)
     setup_logging()
+    run_folder(asked.run_folder)
     return replay(asked, Console())
 
 

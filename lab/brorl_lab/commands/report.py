@@ -15,6 +15,7 @@ from nemo_brorl.config.load import load_config
 from nemo_brorl.core.console import Console, setup_logging
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.files import write_atomically
+from nemo_brorl.core.start_report import StageReport
 
 NAME = "report.html"
 MAX_MIB = 5.0
@@ -42,12 +43,14 @@ def main(argv: Sequence[str]) -> int:
     folders = chosen_folders(options.runs, options.config_name)
     runs = open_runs(folders)
     output = options.output or folders[0] / NAME
-    text = render_report(runs, options.max_mib)
+    console = Console()
+    with StageReport(console) as watch:
+        text = render_report(runs, options.max_mib, watch)
     try:
         write_atomically(output, text)
     except OSError as error:
         raise ConfigError(f"--output {output}: {error.strerror}; pass a file in a folder that is there") from error
-    Console().line(f"report of {', '.join(run.name for run in runs)}: {output} ({len(text) / MIB:.1f} MiB)")
+    console.line(f"report of {', '.join(run.name for run in runs)}: {output} ({len(text) / MIB:.1f} MiB)")
     return 0
 
 

@@ -13,7 +13,6 @@ import json
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,7 @@ from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig, as_yaml
 from nemo_brorl.core.console import Console, setup_logging
 from nemo_brorl.core.errors import ConfigError, DataError, NotAllowedError
+from nemo_brorl.core.run_folders import run_folder
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.ports import ChunkScorer
 from nemo_brorl.scoring.grader_settings import configure
@@ -169,7 +169,7 @@ def changes_by_task(groups: Iterable[RescoredGroup]) -> dict[str, Changes]:
 def main(argv: Sequence[str]) -> int:
     """Score a run's responses again and print which rewards changed. Exit code: 0 done, 2 a mistake in the input."""
     parser = argparse.ArgumentParser(prog="brorl rescore", description=__doc__)
-    parser.add_argument("run", type=Path, help="run folder")
+    parser.add_argument("run", type=run_folder, help="run folder")
     parser.add_argument("--steps", help="K or K-J; else all that are stored")
     parser.add_argument("--verifier", help="a verifier's name or package.module:function; else each prompt's own")
     parser.add_argument(

@@ -27,6 +27,7 @@ from brorl_lab.page.comparison import compare_runs
 from brorl_lab.page.groups import Columns, StoreTables, group_table, success_rates
 from brorl_lab.page.runs import RunView, overview, settings_table
 from brorl_lab.trace_reader import read_spans, timeline_steps
+from nemo_brorl.core.clock import Stopwatch
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.timeline import DRIVER, TimelineSpan, top_stages
 
@@ -205,29 +206,35 @@ def _covered(spans: Iterable[TimelineSpan], whole: float) -> float:
     return covered
 
 
-def render_report(runs: Sequence[RunView], max_mib: float) -> str:
+def render_report(runs: Sequence[RunView], max_mib: float, watch: Stopwatch | None = None) -> str:
     """Return the HTML report about runs, with all of its data in the page.
 
-    Responses are added until the page has `max_mib` MiB. Raises DataError when a run's data cannot be read.
+    Responses are added until the page has `max_mib` MiB. `watch` measures the stages of the work. Raises DataError when
+    a run's data cannot be read.
     """
+    watch = watch or Stopwatch()
     parts: dict[str, str] = {}
-    _put(parts, FIRST, overview(runs))
-    _put(parts, "settings", settings_table(runs))
-    _put(parts, "comparison", compare_runs(runs))
+    with watch.measure("curves"):
+        _put(parts, FIRST, overview(runs))
+        _put(parts, "settings", settings_table(runs))
+        _put(parts, "comparison", compare_runs(runs))
     tables: list[dict[int, Columns]] = []
     for number, run in enumerate(runs):
-        store = StoreTables(run.folder)
-        by_step = store.by_step()
-        tables.append(by_step)
-        _put(parts, f"rates/{number}", success_rates(by_step))
-        table = group_table(by_step)
-        table["unreadable"] = store.unreadable
-        _put(parts, f"groups/{number}", table)
-        _put_timelines(parts, number, run.folder, max_mib)
+        with watch.measure(f"groups of {run.name}"):
+            store = StoreTables(run.folder)
+            by_step = store.by_step()
+            tables.append(by_step)
+            _put(parts, f"rates/{number}", success_rates(by_step))
+            table = group_table(by_step)
+            table["unreadable"] = store.unreadable
+            _put(parts, f"groups/{number}", table)
+        with watch.measure(f"timelines of {run.name}"):
+            _put_timelines(parts, number, run.folder, max_mib)
     without = render_page("report", runs, parts)
     room = (max_mib * MIB - len(without)) / len(runs)
     for number, by_step in enumerate(tables):
-        _put_groups(parts, number, runs[number], by_step, room)
+        with watch.measure(f"responses of {runs[number].name}"):
+            _put_groups(parts, number, runs[number], by_step, room)
     return render_page("report", runs, parts)
 
 

@@ -20,6 +20,7 @@ from nemo_brorl.config.schema import settings as declared_settings
 from nemo_brorl.core.best_weights import weights_line
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.files import MALFORMED
+from nemo_brorl.core.run_folders import run_folder
 from nemo_brorl.training.records import read_metrics
 
 METRICS = "metrics.jsonl"
@@ -136,9 +137,7 @@ def open_runs(folders: Sequence[Path]) -> list[RunView]:
     short = [folder.absolute().name for folder in folders]
     runs: list[RunView] = []
     for folder, name in zip(folders, short, strict=True):
-        if not (folder / RECORD).is_file() and not (folder / METRICS).is_file():
-            raise ConfigError(f"{folder} is no run folder, it has no {RECORD}: pass a folder that `brorl train` made")
-        runs.append(RunView(folder, name if short.count(name) == 1 else str(folder)))
+        runs.append(RunView(run_folder(folder), name if short.count(name) == 1 else str(folder)))
     return runs
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +19,8 @@ from nemo_brorl.core.console import (
     format_table,
     get_logger,
     setup_logging,
+    start_log,
+    stop_log,
     without_colours,
     write_error,
 )
@@ -143,3 +147,37 @@ def test_a_bug_that_quotes_a_stranger_is_shown_inert(capsys: pytest.CaptureFixtu
 
 def test_colours_of_a_log_are_left_out() -> None:
     assert without_colours("\x1b[36m(engine)\x1b[0m \x1b[1;31mx\x1b[2J") == "(engine) x\x1b[2J"
+
+
+@pytest.mark.usefixtures("_own_logging")
+def test_a_log_file_has_what_was_printed_and_logged_also_before_it_was_opened(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop_log()
+    setup_logging()
+    console = Console()
+    console.line("chosen: two engines")
+    start_log(tmp_path / "log.txt")
+    get_logger("nemo_brorl.x").warning("late")
+    console.table(("name",), [(EVIL,)])
+    stop_log()
+    console.line("another command")
+    lines = (tmp_path / "log.txt").read_text().splitlines()
+    shown = [line[20:] for line in lines if "late" not in line]
+    assert shown == ["chosen: two engines", "name", "-" * len(SHOWN), SHOWN]
+    assert sum("driver W late" in line for line in lines) == 1
+    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", line) for line in lines)
+    assert capsys.readouterr().out.count("chosen") == 1
+
+
+def test_a_live_line_is_erased_before_the_next_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("COLUMNS", "20")
+    console = Console()
+    console.live("engines 31 s" + "x" * 40)
+    console.live(EVIL)
+    write_error("error\n")
+    written = sys.stderr.getvalue()  # type: ignore[attr-defined]  # the stream above
+    assert written.startswith("\r\x1b[2Kengines 31 sxxxxxxx\r\x1b[2K")
+    assert SHOWN[:19] in written
+    assert written.endswith("\r\x1b[2Kerror\n")

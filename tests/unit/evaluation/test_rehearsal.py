@@ -70,6 +70,29 @@ def test_the_time_of_a_step_follows_from_the_pace(capsys: pytest.CaptureFixture[
     )
 
 
+def test_a_slow_reward_is_not_blamed_on_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    none_scored = Rehearsed([], 64, num_tokens=2240, seconds=1.4, num_sampled=64, scoring_s=60.0)
+    config = BroRLConfig()
+    config.rewards.num_workers = 2
+    print_rehearsal(config, none_scored, decode, Console())
+    printed = capsys.readouterr().out
+    assert "all 64 responses were sampled in 1.4 s, and none was scored in the 60 s after" in printed
+    assert "rewards.num_workers=4, now 2" in printed
+    assert "max_response_tokens" not in printed
+
+
+def test_a_step_waits_for_slow_scores(capsys: pytest.CaptureFixture[str]) -> None:
+    config = BroRLConfig()
+    config.rollouts.num_per_prompt, config.rollouts.prompts_per_step = 8, 4
+    config.dynamic_sampling.enabled = False
+    found = Rehearsed([group_of([0.0, 1.0])], 2, num_tokens=8, seconds=2.0, num_sampled=2, scoring_s=10.0)
+    print_rehearsal(config, found, decode, Console())
+    # 8 x 4 rollouts, of which 2 were scored in 12 s
+    printed = capsys.readouterr().out
+    assert "sampling about 16 s at this speed, scoring about 192 s" in printed
+    assert "the first step tells" in printed
+
+
 class TimedPolicy:
     """Scores a call in 2 s, whatever is in it."""
 
@@ -86,7 +109,7 @@ class TimedPolicy:
     ("gpus", "calls", "seconds"),
     [
         # 3 passes, 3/4 of one for log-probs of old weights, one for the reference; 8 x 4 rollouts of 2 tokens
-        (0, [5], 4.75 * 64 * 2.0 / 5),
+        (0, [5, 5], 4.75 * 64 * 2.0 / 5),
         (1, [1000, 1000], 4.75 * 64 * 2.0 / 1000),
     ],
 )

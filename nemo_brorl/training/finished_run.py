@@ -1,0 +1,48 @@
+"""Recognise a run whose last step is saved, from its checkpoints alone, before anything expensive starts."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from brorl_graders.base.foreign import LARGE, RecordError, record_json
+
+from nemo_brorl.core.files import MALFORMED
+from nemo_brorl.training.checkpoint import STATE, Checkpoints
+from nemo_brorl.training.tables import PASS_AT_1
+
+
+def saved_step(checkpoints: Path) -> int:
+    """Return the step of the newest complete checkpoint in a folder, or 0 when there is none."""
+    if not checkpoints.is_dir():
+        return 0
+    for folder in Checkpoints(checkpoints, keep=1).complete():
+        return int(folder.name.removeprefix("step_"))
+    return 0
+
+
+def finished_line(run_folder: Path, max_steps: int, setting: str = "") -> str | None:
+    """Return what to say of a run that has the checkpoint of its last step, or None for a run with steps left.
+
+    `setting`: name of the setting that holds `max_steps`, if it may change when a run is resumed.
+    """
+    step = saved_step(run_folder / "checkpoints")
+    if max_steps < 1 or step < max_steps:
+        return None
+    learnt = _learnt(run_folder / "checkpoints" / f"step_{step}" / STATE)
+    asked = f"{step} of {max_steps} steps" if step == max_steps else f"{step} steps, {max_steps} were asked for"
+    more = f" More: {setting}={2 * step}." if setting else ""
+    look = f"brorl report {shlex.quote(str(run_folder))}"
+    return f"{run_folder} is complete: {asked}{learnt}.{more} Look: {look}"
+
+
+def _learnt(state_file: Path) -> str:
+    """Return pass@1 before and after a run as text, from a checkpoint's validations. Empty when it has no two."""
+    try:
+        history: Sequence[Mapping[str, Any]] = record_json(state_file, LARGE)["validations"]["history"]
+        before, after = float(history[0][PASS_AT_1]), float(history[-1][PASS_AT_1])
+    except (OSError, RecordError, *MALFORMED):
+        return ""
+    return f", {100 * before:.1f} → {100 * after:.1f} %" if len(history) > 1 else ""
