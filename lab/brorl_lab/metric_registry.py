@@ -295,6 +295,8 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
         (
             Metric("pass_at_1", "share", _VALIDATION, "Chance that one response is right"),
             Metric("pass_at_1_standard_error", "share", "over prompts", "Standard error of it"),
+            Metric("pass_at_1_low", "share", "over prompts", "Lower end of its 95 % interval"),
+            Metric("pass_at_1_high", "share", "over prompts", "Upper end of that interval"),
             Metric("pass_at_{k}", "share", _VALIDATION, "Prompts with a right response among k, all that were sampled"),
             Metric("pass_at_1/{task}", "share", _VALIDATION, "Chance for one task's prompts"),
             Metric("reward", "", _VALIDATION, "Raw reward"),
