@@ -4,7 +4,7 @@
 (docs/howto/extend.md). Each function takes the groups of a batch and the section `algorithm`, and returns one float32
 array [N] per group, with N rollouts. R is the shaped reward of a rollout.
 
-A group has a gradient only where its rewards disagree. Dynamic sampling and packing ask `disagree` for that.
+A group has a gradient only where its rewards disagree, and not always there: `teaching.py`.
 """
 
 from __future__ import annotations
@@ -197,16 +197,19 @@ def maxrl(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float
 def pass_at_k(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float32]:
     """Return the analytic advantages of pass@k training (arXiv 2508.10751 section 2.4).
 
-    k is `algorithm.pass_at_k`, and k ≤ N. A subset of k of a group's N rollouts earns 1 if it has a correct rollout.
+    k is `algorithm.pass_at_k`, and k ≤ N / 2. A subset of k of a group's N rollouts earns 1 if one of them is correct.
     With W wrong rollouts the mean over all subsets is R̄ = 1 − C(W, k) / C(N, k), and the deviation is σ = √(R̄ (1 −
     R̄)). A correct rollout gets (1 − R̄) / σ. A wrong one gets (1 − R̄ − C(W − 1, k − 1) / C(N − 1, k − 1)) / σ. Both
     vanish once most subsets succeed, so easy prompts lose their weight. Only correctness counts, so shaping changes
     nothing.
     """
-    return [_pass_at_k_of_group(group.is_correct, config.pass_at_k) for group in groups]
+    return [pass_at_k_of_group(group.is_correct, config.pass_at_k) for group in groups]
 
 
-def _pass_at_k_of_group(is_correct: Bool, k: int) -> Float32:
+def pass_at_k_of_group(is_correct: Bool, k: int) -> Float32:
+    """Return the advantages [N] of pass@k training for one group, 0 where it has too few wrong or no right rollouts."""
+    if k > len(is_correct):
+        return np.zeros(len(is_correct), np.float32)
     num = len(is_correct)
     num_wrong = int((~is_correct).sum())
     # Share of subsets without a correct rollout: 1 − R̄ in the paper.

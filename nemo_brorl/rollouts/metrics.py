@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from brorl_graders import full_mark
 
-from nemo_brorl.algorithm.advantages import disagree
 from nemo_brorl.algorithm.pass_at_k import pass_at_k
+from nemo_brorl.algorithm.teaching import BY_REWARDS, Teaching, can_teach
 from nemo_brorl.rollouts.ledger import OpenGroup
 from nemo_brorl.types import Float32, Int32, ScoredGroup, is_right
 
@@ -123,11 +122,13 @@ def mean_pass_at(groups: Sequence[ScoredGroup]) -> dict[int, float]:
     return {k: float(np.average(values[k])) for k in sorted(values)}
 
 
-def group_metrics(groups: Sequence[ScoredGroup], num_per_prompt: int) -> dict[str, float]:
+def group_metrics(
+    groups: Sequence[ScoredGroup], num_per_prompt: int, teaching: Teaching = BY_REWARDS
+) -> dict[str, float]:
     """Return all metrics of the groups of rollouts sampled in a step, or none if there is no group."""
     if not groups:
         return {}
-    metrics = reward_metrics(groups)
+    metrics = reward_metrics(groups, teaching)
     metrics.update(trajectory_metrics(groups))
     sizes = [len(group.rewards) for group in groups]
     metrics["rollouts/group_size"] = float(np.mean(sizes))
@@ -136,7 +137,7 @@ def group_metrics(groups: Sequence[ScoredGroup], num_per_prompt: int) -> dict[st
     return metrics
 
 
-def reward_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
+def reward_metrics(groups: Sequence[ScoredGroup], teaching: Teaching = BY_REWARDS) -> dict[str, float]:
     """Return metrics of rewards, response lengths and successes of all groups sampled in a step, informative or not."""
     rewards = _rewards(groups)
     lengths = _lengths(groups)
@@ -153,7 +154,7 @@ def reward_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
     for task, of_task in _grouped(tasks, groups).items():
         metrics[f"reward/{task}"] = float(_rewards(of_task).mean())
     metrics.update(success_histogram(groups))
-    metrics.update(domain_metrics(groups))
+    metrics.update(domain_metrics(groups, teaching))
     return metrics
 
 
@@ -187,7 +188,7 @@ def trajectory_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
     }
 
 
-def domain_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
+def domain_metrics(groups: Sequence[ScoredGroup], teaching: Teaching = BY_REWARDS) -> dict[str, float]:
     """Return metrics of the groups of rollouts of each domain in a mixture of prompt sources.
 
     They are empty when there is no mixture.
@@ -199,7 +200,7 @@ def domain_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
             continue
         num_informative = 0
         for group in of_domain:
-            if disagree(group.rewards, 0.0, full_mark(group.prompt.payload)):
+            if can_teach(group, 0.0, teaching):
                 num_informative += 1
         metrics[f"domain/{domain}/groups"] = float(len(of_domain))
         metrics[f"domain/{domain}/reward"] = float(_rewards(of_domain).mean())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from nemo_brorl.algorithm.packing import plan_step
 from nemo_brorl.algorithm.reference_reset import ReferenceResets
+from nemo_brorl.algorithm.teaching import Teaching
 from nemo_brorl.algorithm.train_batch import make_train_batch
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import StepCut, StopRequest, Stopwatch, is_due
@@ -42,6 +43,7 @@ class BroRLTrainer:
             parts.sizes,
             parts.prompts,
             parts.sampler,
+            Teaching.from_config(config.algorithm, config.rewards.shaping),
         )
         self.schedule = self.batches.schedule
         self.handover = DeviceHandover(parts.policy, parts.generator, heartbeat)

@@ -36,7 +36,7 @@ def test_brorl_follows_prorl_with_the_papers_batch_and_learning_rate() -> None:
     schedule = schedule_of(config("on_plateau", StageConfig(512), budget=65_536))
     assert schedule.stage.prompts_per_step == 512
     reason = None
-    for step in range(8):
+    for step in range(18):
         assert reason is None
         reason = schedule.after_validation(10 * step, 0.6)
     assert reason is not None
