@@ -1,6 +1,7 @@
 """Metrics of a step's sampling: rewards, lengths, pass@k, mass balance, and the bias of cutting slow rollouts.
 
-In pass@k every group sampled in a step counts, informative or not, because kept groups alone would never be all wrong.
+In pass@k every whole group sampled in a step counts, informative or not, because kept groups alone would never be all
+wrong. Groups that a deadline cut are left out and counted. Those that timed out are not in it either.
 A step with `fill: full` ends with an informative group, so these means are biased towards informative groups by about
 one group in all that were sampled. The prompts are training prompts. Memorised answers raise these metrics, but not
 those on held-out prompts.
@@ -133,7 +134,11 @@ def group_metrics(
     sizes = [len(group.rewards) for group in groups]
     metrics["rollouts/group_size"] = float(np.mean(sizes))
     metrics["rollouts/full"] = sum(size >= num_per_prompt for size in sizes) / len(groups)
-    metrics.update(coverage_metrics(groups))
+    # Rollouts that a deadline cut are the slow ones, and more often wrong.
+    whole = [group for group, size in zip(groups, sizes, strict=True) if size + group.num_failed >= num_per_prompt]
+    metrics.update(coverage_metrics(whole))
+    if len(whole) < len(groups):
+        metrics["rollouts/pass_at_groups_left_out"] = float(len(groups) - len(whole))
     return metrics
 
 

@@ -124,7 +124,9 @@ class BroRLTrainer:
 
     def record(self, made: StepMade, watch: Stopwatch) -> None:
         """Add the metrics of a finished training step to its row, and pass them to the observers."""
-        self.row.add({"policy/num_updates": float(made.update.num_updates)}, self.progress.metrics())
+        num_trained = sum(len(rollouts) for rollouts in made.batch.rollouts)
+        counts = {"policy/num_updates": made.update.num_updates, "dynamic_sampling/trained_rollouts": num_trained}
+        self.row.add({name: float(count) for name, count in counts.items()}, self.progress.metrics())
         self.row.add(self.schedule.metrics(made.step), made.filled.metrics, made.update.metrics)
         self.row.add(self.parts.prompts.metrics(), self.handover.metrics(), self.parts.sampler.verifier.metrics())
         self.row.add_seconds(watch.seconds)
