@@ -79,7 +79,8 @@ def groups_are_large_enough(run: BroRLConfig) -> Iterator[str]:
     algorithm = run.algorithm
     sizes = [num for num, _ in run.rollouts.stage_sizes()] or [run.rollouts.num_per_prompt]
     smallest = min(sizes)
-    smallest = min(smallest, algorithm.train_rollouts or smallest)
+    if algorithm.train_rollouts_compared == "subset":
+        smallest = min(smallest, algorithm.train_rollouts or smallest)
     smallest = max(2, math.ceil(smallest * run.rollouts.min_fraction))
     if algorithm.advantage == "pass_at_k" and algorithm.pass_at_k > smallest // 2:
         yield (

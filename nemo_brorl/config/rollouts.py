@@ -219,6 +219,11 @@ class DynamicSamplingConfig:
     )
 
     @property
+    def varies(self) -> bool:
+        """Whether the number of groups that a step trains on varies with their rewards."""
+        return self.enabled and self.fill != "full"
+
+    @property
     def least_range(self) -> float | None:
         """Smallest range of raw rewards for which a group is trained on. None: all groups are trained on."""
         return self.min_reward_range if self.enabled else None

@@ -9,8 +9,8 @@ from making a group informative, because an advantage would scale it up to that 
 **Fill.** Under `fill: full` a batch needs a fixed number of informative groups, as in DAPO: the harder the prompts, the
 more is sampled for one update. Under `samples` a step samples a fixed number of groups and trains on the informative
 ones, at least one. Under `at_least` it continues until it has `min_groups` informative groups. Batches then vary in
-size, and their loss is scaled by their share of the groups sampled (`share_of_step`). So the loss is the mean over all
-sampled groups. Groups that do not disagree have no gradient, and every informative group counts the same in any step.
+size, and their loss is scaled by their number over the number asked for (`share_of_step`). Groups that do not disagree
+have no gradient, and an informative group counts the same in any step, also where more were sampled than asked for.
 The mean over a batch of k groups would let a step of few groups move the weights as far as one of many. Over steps,
 that lowers the squared signal-to-noise ratio by 1 / (E[k] E[1/k]), a quarter where k is 2 on average.
 

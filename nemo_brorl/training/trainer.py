@@ -105,6 +105,7 @@ class BroRLTrainer:
                 self.config.rollouts.max_response_tokens,
                 filled.loss_scale,
                 self.config.dynamic_sampling.least_range,
+                self.progress.whitening if self.config.dynamic_sampling.varies else None,
             )
         num_trained = sum(len(rollouts) for rollouts in batch.rollouts)
         self.parts.console.stage(f"update on {num_trained:,} rollouts")
