@@ -19,7 +19,7 @@ from brorl_graders.base.components import find_function, is_import_path, with_pa
 from numpy.typing import NDArray
 
 from nemo_brorl.algorithm.pass_at_k import share_within
-from nemo_brorl.algorithm.whitening import DEFAULTS, EPSILON, CarriedMoments, WhiteningParams, whitened
+from nemo_brorl.algorithm.whitening import EPSILON, CarriedMoments, whitened
 from nemo_brorl.config.algorithm import AlgorithmConfig
 from nemo_brorl.core.errors import TrainingError
 from nemo_brorl.types import Bool, Float32, Int32, Int64, ReadOnly
@@ -95,7 +95,6 @@ def centred(group: GroupRewards) -> Float64:
 def reinforce_plus_plus(
     groups: Sequence[GroupRewards],
     config: AlgorithmConfig,
-    params: WhiteningParams = DEFAULTS,
     carried: CarriedMoments | None = None,
 ) -> list[Float32]:
     """Return (R − batch mean) / batch standard deviation (REINFORCE++, arXiv 2501.03262).
@@ -108,13 +107,12 @@ def reinforce_plus_plus(
     if np.ptp(every) <= rounding_of(every, max(group.full_mark for group in groups)):
         return [np.zeros(len(values), np.float32) for values in rewards]
     centres = [values - mean for values in rewards]
-    return whitened(centres, [group.lengths for group in groups], params, carried)
+    return whitened(centres, [group.lengths for group in groups], config.shared_params, carried)
 
 
 def reinforce_plus_plus_baseline(
     groups: Sequence[GroupRewards],
     config: AlgorithmConfig,
-    params: WhiteningParams = DEFAULTS,
     carried: CarriedMoments | None = None,
 ) -> list[Float32]:
     """Return R − group mean, divided by the standard deviation over the batch (REINFORCE++-baseline).
@@ -122,7 +120,9 @@ def reinforce_plus_plus_baseline(
     Source: arXiv 2501.03262. R is the shaped reward of a rollout. ProRLv2 and BroRL use this advantage. `whitening.py`
     says what the deviation is over, and when a mean is subtracted.
     """
-    return whitened([centred(group) for group in groups], [group.lengths for group in groups], params, carried)
+    return whitened(
+        [centred(group) for group in groups], [group.lengths for group in groups], config.shared_params, carried
+    )
 
 
 def grpo(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float32]:

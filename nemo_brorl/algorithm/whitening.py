@@ -11,34 +11,17 @@ make its rare success as large as that of any other. So the deviation is carried
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nemo_brorl.config.algorithm import AdvantageParams
 from nemo_brorl.types import Float32, Int32
 
 Float64 = NDArray[np.float64]
 
 EPSILON = 1e-8  # added to a standard deviation, so that a division by it stays finite
-
-
-@dataclass(frozen=True)
-class WhiteningParams:
-    """The parameters of the advantages that are whitened."""
-
-    whiten_over: str = "rollouts"  # rollouts or tokens
-    whiten_memory: float = 20.0  # steps over which the deviation is carried, unless fill=full; 0: each step by itself
-
-    def __post_init__(self) -> None:
-        if self.whiten_over not in ("rollouts", "tokens"):
-            raise ValueError(f"whiten_over={self.whiten_over} is no choice: set rollouts or tokens")
-        if self.whiten_memory != 0 and self.whiten_memory < 1:
-            raise ValueError(f"whiten_memory={self.whiten_memory:g} must be 0 or at least 1")
-
-
-DEFAULTS = WhiteningParams()
 
 
 class CarriedMoments:
@@ -62,7 +45,7 @@ class CarriedMoments:
 def whitened(
     groups: Sequence[Float64],
     lengths: Sequence[Int32],
-    params: WhiteningParams = DEFAULTS,
+    params: AdvantageParams,
     carried: CarriedMoments | None = None,
 ) -> list[Float32]:
     """Return each group's centred values [N] divided by their deviation over all rollouts or tokens of the batch.

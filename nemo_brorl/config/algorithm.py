@@ -23,11 +23,8 @@ REINFORCEMENT_LOSSES = ("ppo_clip", "gspo", "gmpo", "cispo")  # losses that trai
 KL_ESTIMATORS = ("k1", "k2", "k3")
 
 
-SHARED_PARAMS = (
-    "train_rollouts",
-    "train_rollouts_compared",
-    "rare_success_exponent",
-)  # parameters that all advantages have
+# Parameters that all advantages have.
+SHARED_PARAMS = ("train_rollouts", "train_rollouts_compared", "rare_success_exponent", "whiten_over", "whiten_memory")
 
 
 @dataclass
@@ -96,6 +93,15 @@ class AdvantageParams:
     )
     rare_success_exponent: float = setting(
         0.0, "exponent of a group's weight, 1 - share of correct rollouts", at_least=0
+    )
+    whiten_over: str = setting(
+        "rollouts",
+        "what the deviation of reinforce_plus_plus and reinforce_plus_plus_baseline is over. tokens: their mean over "
+        "tokens is also subtracted",
+        choices=("rollouts", "tokens"),
+    )
+    whiten_memory: int = setting(
+        20, "steps over which that deviation is carried, unless fill=full; 0: each step by itself", at_least=0
     )
 
 
@@ -178,9 +184,16 @@ class AlgorithmConfig:
         return chosen
 
     @property
+    def shared_params(self) -> AdvantageParams:
+        """Parameters that all advantage estimators share."""
+        return AdvantageParams(
+            **{name: value for name, value in self.advantage_params.items() if name in SHARED_PARAMS}
+        )
+
+    @property
     def train_rollouts_compared(self) -> str:
         """Rollouts of a group with which those trained on are compared: group or subset."""
-        return str(self.advantage_params.get("train_rollouts_compared", "group"))
+        return self.shared_params.train_rollouts_compared
 
     @property
     def rare_success_exponent(self) -> float:
