@@ -6,11 +6,11 @@
     python -m lab.studies.large_n --seeds 1 2 3 4 5 --commit     # every seed's lines are committed when it ends
     python -m lab.studies.large_n --tables
 
-Predictions and their decision: `large_n_hypotheses.md`. A step samples 32,768 rollouts of fixed prompts, so that N = 512
-sees 64 of them. Groups whose rewards agree are not trained on. The rig is exact and cheaper than sampling: a question
-has one right token sequence, so the number of right rollouts is binomial with the exact probability. Wrong rollouts are
-drawn given that they are wrong: first the place where they leave the right answer, then another token there, then
-freely. A right answer to an easy question is accepted with probability `CEILING`, which keeps its groups informative.
+Predictions and their decision: `large_n_hypotheses.md`. A step samples 32,768 rollouts, so that N = 512 sees 64
+prompts. Groups whose rewards agree are not trained on. The rig is exact and cheaper than sampling: a question has one
+right token sequence, so the number of right rollouts is binomial with the exact probability. Wrong rollouts are drawn
+given that they are wrong: first the place where they leave the right answer, then another token there, then freely. A
+right answer to an easy question is accepted with probability `CEILING`, which keeps its groups informative.
 """
 
 from __future__ import annotations
@@ -128,11 +128,8 @@ def teach_base(task: Task, folder: Path) -> None:
         prompts = task.questions.prompts[places]
         responses = sample(untaught, prompts, 1, task.end, generator)[:, : task.length]
         for row, place in enumerate(places.tolist()):
-            answer = list(task.questions.answers[place])
-            for digit in range(1, len(answer) - 2):
-                is_right = float(torch.rand((), generator=generator)) < RIGHT_DIGIT[bool(task.is_easy[place])]
-                if not is_right and int(responses[row, digit]) != task.end:
-                    answer[digit] = int(responses[row, digit])
+            right_digit = RIGHT_DIGIT[bool(task.is_easy[place])]
+            answer = pupil_answer(task.questions.answers[place], responses[row], right_digit, task.end, generator)
             responses[row] = torch.tensor(answer + [task.end] * (task.length - len(answer)))
         mask = sampled_mask(responses, task.end)
         loss = -(log_probs(model, prompts, 1, responses) * mask).sum() / mask.sum()
@@ -140,6 +137,18 @@ def teach_base(task: Task, folder: Path) -> None:
         loss.backward()
         optimizer.step()
     model.save_pretrained(folder)
+
+
+def pupil_answer(
+    answer: Sequence[int], sampled: Tensor, right_digit: float, end: int, generator: torch.Generator
+) -> list[int]:
+    """Return an answer of which each digit is kept with probability `right_digit`, and else taken from a sample."""
+    written = list(answer)
+    for digit in range(1, len(answer) - 2):
+        is_right = float(torch.rand((), generator=generator)) < right_digit
+        if not is_right and int(sampled[digit]) != end:
+            written[digit] = int(sampled[digit])
+    return written
 
 
 def read_rows(model: PreTrainedModel, prompts: Tensor, rows: Tensor) -> tuple[DynamicCache, Tensor]:
@@ -345,14 +354,14 @@ def run_seed(task: Task, options: argparse.Namespace, seed: int) -> None:
         subprocess.run(["git", "commit", "-m", message, "--", str(output)], check=True)
 
 
-def means_at(lines: Sequence[dict[str, float]], cost: float, limit: float) -> float:
-    """Return the mean success of one run when its rollouts and prompts have cost `limit` rollouts, interpolated."""
+def success_at(lines: Sequence[dict[str, float]], part: str, cost: float, limit: float) -> float:
+    """Return a run's success on a part when its rollouts and prompts have cost `limit` rollouts, interpolated."""
     spent = [line["sampled"] + cost * line["prompts"] for line in lines]
-    return float(np.interp(limit, spent, [line["mean"] for line in lines]))
+    return float(np.interp(limit, spent, [line[part] for line in lines]))
 
 
 def table_rows(folder: Path) -> list[list[str]]:
-    """Return for each arm the difference to grpo16 of the mean of both halves, at equal samples and at equal time."""
+    """Return each arm's difference to grpo16, of the hard half and of the mean of both, with its 95 % interval."""
     runs: dict[tuple[str, int], list[dict[str, float]]] = {}
     for path in sorted(folder.glob("seed_*.jsonl")):
         for text in path.read_text(encoding="utf-8").splitlines():
@@ -365,12 +374,13 @@ def table_rows(folder: Path) -> list[list[str]]:
         if name == "grpo16" or not seeds:
             continue
         row = [name, str(len(seeds))]
-        for cost in (0.0, *PROMPT_COSTS.values()):
+        for part, cost in (("hard", 0.0), ("mean", 0.0), *(("mean", cost) for cost in PROMPT_COSTS.values())):
             differences = []
             for seed in seeds:
                 pair = runs[name, seed], runs["grpo16", seed]
                 limit = min(lines[-1]["sampled"] + cost * lines[-1]["prompts"] for lines in pair)
-                differences.append(means_at(pair[0], cost, limit) - means_at(pair[1], cost, limit))
+                ends = [success_at(lines, part, cost, limit) for lines in pair]
+                differences.append(ends[0] - ends[1])
             found = paired_test([np.array(differences)], CONFIDENCE, 100, 0)
             low, high = found.difference.interval
             row.append(f"{100 * found.difference.value:+.1f} ({100 * low:+.1f} … {100 * high:+.1f})")
@@ -394,12 +404,8 @@ def main() -> None:
     parser.add_argument("--tables", action="store_true", help="table of what the output holds, no run")
     options = parser.parse_args()
     if options.tables:
-        header = [
-            "arm minus grpo16, points",
-            "seeds",
-            "equal samples",
-            *(f"equal time, {n} tokens" for n in PROMPT_COSTS),
-        ]
+        clocks = [f"equal time, {tokens} tokens" for tokens in PROMPT_COSTS]
+        header = ["arm minus grpo16, points", "seeds", "hard half, equal samples", "equal samples", *clocks]
         print("\n".join(format_table(header, table_rows(options.output))))
         return
     torch.set_num_threads(1)
