@@ -25,6 +25,8 @@ Strata = Sequence[Sequence[float] | Float64]  # values of each stratum
 Ends = tuple[float, float]  # lower and upper end of an interval
 
 UNKNOWN: Ends = (float("nan"), float("nan"))
+FEW = 30
+ROUNDING = 1e-10  # differences of values up to it are rounding
 MAX_CELLS = 4_000_000  # random numbers drawn at a time
 
 
@@ -71,10 +73,19 @@ def share_interval(strata: Strata, confidence: float, samples_per_value: float =
 
 
 def difference_interval(strata: Strata, confidence: float) -> Ends:
-    """Return the interval of the mean over strata of paired differences from -1 to 1, NaN where a stratum has one."""
+    """Return the interval of the mean over strata of paired differences from -1 to 1, NaN where a stratum has one.
+
+    Fewer than `FEW` differences that vary have Student's interval: that none of five seeds has lost says little, which
+    an interval of the losses alone would take for half of what there is.
+    """
     parts: list[tuple[float, Ends]] = []
     for stratum in strata:
         values = np.asarray(stratum, np.float64)
+        if 1 < len(values) < FEW and np.ptp(values) > ROUNDING:
+            center = float(values.mean())
+            reach = stdtrit(len(values) - 1, 0.5 + confidence / 2) * values.std(ddof=1) / np.sqrt(len(values))
+            parts.append((center, (max(center - reach, -1.0), min(center + reach, 1.0))))
+            continue
         gains = np.maximum(values, 0.0)
         losses = np.maximum(-values, 0.0)
         lost_low, lost_high = _interval_of(losses, confidence)
@@ -114,8 +125,7 @@ def _interval_of(values: Float64, confidence: float, samples_per_value: float = 
     variance = float(values.var(ddof=1)) / num
     tail = 0.5 + confidence / 2
     size = float(num)
-    # Rounding alone gives equal values a variance of about 1e-34.
-    if variance > 1e-20 and 0 < mean < 1:
+    if np.ptp(values) > ROUNDING and 0 < mean < 1:
         shrunk = float(ndtri(tail) / stdtrit(num - 1, tail)) ** 2
         size = float(np.clip(mean * (1 - mean) / variance * shrunk, 1.0, num * samples_per_value))
     right, wrong = mean * size, (1 - mean) * size

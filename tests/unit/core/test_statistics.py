@@ -77,6 +77,13 @@ def test_two_prompts_that_both_got_better_may_have_been_chance() -> None:
     assert low < 0 < high == 1.0
 
 
+def test_few_differences_that_vary_have_students_interval() -> None:
+    # mean 0.03, standard error 0.01 / √3, t(2) = 4.302653
+    reach = 4.302653 * 0.01 / math.sqrt(3)
+    found = difference_interval([[0.02, 0.03, 0.04]], 0.95)
+    assert found == pytest.approx((0.03 - reach, 0.03 + reach), abs=1e-6)
+
+
 @pytest.mark.parametrize("prior", ["rare", "one in 200", "half"])
 def test_intervals_hold_the_truth_as_often_as_they_say(prior: str) -> None:
     random = np.random.default_rng(1)
