@@ -47,14 +47,17 @@ from nemo_brorl.core.console import format_table
 Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]
 
-ROLLOUTS = 32_768  # of a step
+ROLLOUTS = 32_768  # rollouts a step
 STEPS = 40
 EVERY = 5  # steps between measurements
 HELD_OUT = 512  # questions to measure on
 TRAINED = 2048  # questions that come again
 EASY = "ABCD"  # families
 CEILING = 0.5  # probability that a right answer to an easy question is accepted
-RIGHT_DIGIT = {True: 0.857, False: 0.286}  # of the taught base, for easy and hard questions
+RIGHT_DIGIT = {
+    True: 0.857,
+    False: 0.286,
+}  # share of digits taught rightly, by whether a question is easy
 TEACHING_STEPS = 100
 RATES = (1e-4, 2e-4, 4e-4)
 PROMPT_COSTS = {1000: 45.0, 40: 1.0}  # rollouts that a prompt of so many tokens costs

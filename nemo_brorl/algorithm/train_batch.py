@@ -38,7 +38,7 @@ class GroupView:
     num_returns: Int32  # [N] number of returns that a trajectory has, at most K
     trained: Int64  # ascending indices of the rollouts to train on
     compared: Int64  # indices of the rollouts that form the baseline, the trained ones included
-    weights: Float32 | None = None  # [N] of the trained rollouts, which stand for those left out; None: each for itself
+    weights: Float32 | None = None  # weights [N] of trained rollouts, which stand for those left out; None: 1
 
 
 def make_train_batch(

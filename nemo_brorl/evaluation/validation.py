@@ -18,7 +18,7 @@ from nemo_brorl.rollouts.metrics import trajectory_metrics
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.types import Prompt, Sampling, ScoredGroup, is_right
 
-CONFIDENCE = 0.95  # of the interval of pass@1
+CONFIDENCE = 0.95  # confidence of the interval of pass@1
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ class BestOfPrompts:
 
     def __init__(self, best: int) -> None:
         self.best = best
-        self._lines: dict[str, list[Line]] = {}  # of each prompt in the order of first occurrence, best first
+        self._lines: dict[str, list[Line]] = {}  # examples by prompt, best first
 
     def add(self, prompt: str, lines: Iterable[Line]) -> None:
         """Add examples of a prompt's further group. Of equal rewards the shorter text comes first, then the older."""

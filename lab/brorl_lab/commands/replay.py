@@ -109,7 +109,7 @@ class Replay:
         self.config = config
         self.sizes = RunSizes.from_config(config)
         self.resets = _reset_steps(run_folder)
-        self.whitening = CarriedMoments()  # of the steps replayed so far
+        self.whitening = CarriedMoments()  # what the replayed steps have left
 
     def train_on_step(
         self,
