@@ -51,7 +51,7 @@ def trend(scores: Sequence[float], config: PlateauConfig) -> Trend:
 
     If the scores lie exactly on a line, the standard error of its slope is 0.
     """
-    y = np.asarray(scores, float)
+    y = np.asarray(scores, float) - scores[0]  # equal scores become exactly 0, without rounding that looks like a rise
     x = np.arange(len(y)) - (len(y) - 1) / 2
     spread = float(x @ x)
     slope = float(x @ y) / spread

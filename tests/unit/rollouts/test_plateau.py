@@ -36,7 +36,8 @@ def test_a_line_worked_by_hand() -> None:
 
 def test_an_exact_rise_never_alarms_and_an_exact_flat_line_always_does() -> None:
     assert first_alarm(np.linspace(0.2, 0.9, 60)) is None
-    assert first_alarm(np.full(60, 0.4)) == FOUND_WITHIN
+    for score in (0.3, 0.4, 0.6, 0.7):
+        assert first_alarm(np.full(60, score)) == FOUND_WITHIN
 
 
 def test_false_alarms_on_rising_curves_are_at_most_five_percent() -> None:
