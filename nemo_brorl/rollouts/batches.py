@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from nemo_brorl.algorithm.teaching import BY_REWARDS, Teaching
 from nemo_brorl.config.policy import OptimConfig
 from nemo_brorl.config.rollouts import DynamicSamplingConfig, RolloutsConfig
 from nemo_brorl.config.run_sizes import RunSizes
@@ -30,12 +31,13 @@ class Batches:
         sizes: RunSizes,
         prompts: PromptSource,
         sampler: Sampler,
+        teaching: Teaching = BY_REWARDS,
     ) -> None:
         self.settings = rollouts
         self.num_engines = sizes.num_engines
         self.sampler = sampler
         self.schedule = RolloutSchedule(rollouts, optim)
-        self.carry_over = CarryOver(rollouts, dynamic_sampling, prompts, sampler.seed)
+        self.carry_over = CarryOver(rollouts, dynamic_sampling, prompts, sampler.seed, teaching)
         self.fill: BatchFill | None = None
 
     def begin(self, version: int) -> BatchFill:

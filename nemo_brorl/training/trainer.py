@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from nemo_brorl.algorithm.packing import plan_step
 from nemo_brorl.algorithm.reference_reset import ReferenceResets
+from nemo_brorl.algorithm.teaching import Teaching
 from nemo_brorl.algorithm.train_batch import make_train_batch
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import StepCut, StopRequest, Stopwatch, is_due
@@ -42,6 +43,7 @@ class BroRLTrainer:
             parts.sizes,
             parts.prompts,
             parts.sampler,
+            Teaching.from_config(config.algorithm, config.rewards.shaping),
         )
         self.schedule = self.batches.schedule
         self.handover = DeviceHandover(parts.policy, parts.generator, heartbeat)
@@ -103,6 +105,7 @@ class BroRLTrainer:
                 self.config.rollouts.max_response_tokens,
                 filled.loss_scale,
                 self.config.dynamic_sampling.least_range,
+                self.progress.whitening if self.config.dynamic_sampling.varies else None,
             )
         num_trained = sum(len(rollouts) for rollouts in batch.rollouts)
         self.parts.console.stage(f"update on {num_trained:,} rollouts")
@@ -122,7 +125,9 @@ class BroRLTrainer:
 
     def record(self, made: StepMade, watch: Stopwatch) -> None:
         """Add the metrics of a finished training step to its row, and pass them to the observers."""
-        self.row.add({"policy/num_updates": float(made.update.num_updates)}, self.progress.metrics())
+        num_trained = sum(len(rollouts) for rollouts in made.batch.rollouts)
+        counts = {"policy/num_updates": made.update.num_updates, "dynamic_sampling/trained_rollouts": num_trained}
+        self.row.add({name: float(count) for name, count in counts.items()}, self.progress.metrics())
         self.row.add(self.schedule.metrics(made.step), made.filled.metrics, made.update.metrics)
         self.row.add(self.parts.prompts.metrics(), self.handover.metrics(), self.parts.sampler.verifier.metrics())
         self.row.add_seconds(watch.seconds)

@@ -267,6 +267,7 @@ def test_a_stalled_validation_broadens_the_rollouts(tmp_path: Path) -> None:
     config = staged_config()
     config.rollouts.schedule.kind, config.trainer.val_interval, config.trainer.max_steps = "on_plateau", 1, 10
     config.rollouts.schedule.stages = [StageConfig(32)]
+    config.rollouts.schedule.plateau.window = 6
     trainer = make_trainer(tmp_path, config)
     trainer.fit()  # the fake's pass@1 never moves: 6 + 3 − 1 validations after steps
     assert trained_prompts(trainer) == [[8, 8]] * 8 + [[32, 32]] * 2
