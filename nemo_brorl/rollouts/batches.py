@@ -55,7 +55,8 @@ class Batches:
         """Return the next complete training batch, and sample it if needed.
 
         `check` is called repeatedly while the batch is sampled, and `check_update` once it is complete. Both may raise.
-        Raises StarvationError when sampling finds too few informative groups. An unfinished batch is kept until `complete`, `drop` or `cut`.
+        Raises StarvationError when sampling finds too few informative groups. An unfinished batch is kept until
+        `complete`, `drop` or `cut`.
         """
         fill = self.fill or self.begin(version)
         fill.complete(check)

@@ -193,7 +193,7 @@ def alarms(metrics: Mapping[str, float], config: ParityConfig) -> Iterator[str]:
 
 
 def mismatch_fault(metrics: Mapping[str, float], config: ParityConfig) -> str | None:
-    """Return why a step's rollouts cannot come from the policy's weights, or None. A warning's bound is five times less."""
+    """Return why a step's rollouts do not come from the policy's weights, or None."""
     bound = FAULT * config.max_step_mismatch
     value = metrics.get("policy/log_prob_mismatch", 0.0)
     if value <= bound:

@@ -147,7 +147,9 @@ def judge_driver(overview: str, seen: Mapping[str, Any]) -> Check:
     major, _, _ = cuda.partition(".")
     if int(match[1]) < int(major) and seen["devices"] and not seen["error"]:
         advice = "the all-reduces tell whether it serves NCCL, too"
-        return Check("gpu driver", WARN, f"{found}; torch opens the GPUs, so a compat package of NVIDIA's is here", advice)
+        return Check(
+            "gpu driver", WARN, f"{found}; torch opens the GPUs, so a compat package of NVIDIA's is here", advice
+        )
     if int(match[1]) < int(major):
         advice = f"install a newer driver, NVIDIA's package cuda-compat-{major}-x, or a torch for this CUDA"
         return Check("gpu driver", FAIL, found, advice)
