@@ -136,7 +136,7 @@ def judge_smi(rows: str, users: str) -> Iterator[Check]:
 def judge_driver(overview: str, seen: Mapping[str, Any]) -> Check:
     """Check that the NVIDIA driver supports the CUDA version that torch was built for.
 
-    By CUDA's rule a driver serves every release of its own major version and of older ones. A compat package of NVIDIA's
+    By CUDA's rule a driver serves every release of its own major version and of older ones. NVIDIA's compat package
     lets it serve newer ones, too, which nvidia-smi does not show.
     """
     match = _CUDA.search(overview)
