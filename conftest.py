@@ -69,6 +69,12 @@ def records_reach_caplog() -> None:
         handler.setLevel(logging.NOTSET)
 
 
+@pytest.fixture(autouse=True)
+def tables_have_their_full_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the width of the terminal in which the tests run, or which a library sets, from tables."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def names_of_a_module_end_with_it() -> Iterator[None]:
     """Take back the names that fixtures of a module have let questions use."""

@@ -148,7 +148,7 @@ def source_hashes(folders: Sequence[str]) -> dict[str, str]:
 
 
 def source_hash(name: str, path: Sequence[str]) -> str:
-    """Return a hash of the source of a named function's module and of modules beside it that it imports, or "".
+    """Return a hash of the source of a named function's module and of the modules in its folder that it imports, or "".
 
     It is "" where the folders of `path` have no such source.
     """

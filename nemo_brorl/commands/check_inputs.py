@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -127,7 +128,7 @@ def check_questions(
         num_held_out=num_found,
         max_positions=read_model_shape(model_folder).max_positions,
     )
-    return _report(finding for check in checks.CHECKS for finding in check(asked))
+    return _report(chain.from_iterable(check(asked) for check in checks.CHECKS))
 
 
 def check_benchmarks(config: BroRLConfig, benchmarks: Iterable[Benchmark]) -> list[str]:

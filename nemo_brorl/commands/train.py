@@ -50,17 +50,17 @@ def train(config: BroRLConfig, line: CommandLine) -> int:
 
     With steps left, the code is SAVED if the run will be resumed by itself, and INTERRUPTED if a user ended it.
     """
-    check_names(config)
-    check_inputs(config, line)
-    check_functions(config.algorithm, config.rewards.shaping)
-    find_pool(config.rollouts.prompt_pool)
-    find_observers(config.trainer.observers)
     console = Console()
     run_folder = Path(config.exp_manager.explicit_log_dir)
     finished = finished_line(run_folder, config.trainer.max_steps, "trainer.max_steps")
     if finished is not None and check_same_run(with_sizes_of_run(config)):
         console.line(finished)
         return 0
+    check_names(config)
+    check_inputs(config, line)
+    check_functions(config.algorithm, config.rewards.shaping)
+    find_pool(config.rollouts.prompt_pool)
+    find_observers(config.trainer.observers)
     with StartReport(console) as report:
         config, model_folder = sized(config, console)
         with locked(run_folder, "brorl train"):

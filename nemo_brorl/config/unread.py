@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 from brorl_graders import is_address
@@ -143,7 +144,7 @@ def _is_default(key: str, value: Any) -> bool:
 
 
 def late_steps(config: BroRLConfig, given: Given, command: str) -> Iterator[str]:
-    """Yield a message for each setting of steps that lie behind the end of the run."""
+    """Yield a message for each setting of steps after the end of the run."""
     optim, warmup = "policy.optim", config.policy.optim.warmup_steps
     name, last = "trainer.max_steps", config.trainer.max_steps
     if command == SFT:
@@ -190,7 +191,7 @@ def _switches(config: BroRLConfig, command: str) -> Iterator[Switch]:
 def _is_off(config: BroRLConfig, switch: Switch, key: str) -> bool:
     if not _is_among(key, switch.names):
         return False
-    values = [value for name in switch.by for value in _values(config, name)]
+    values = list(chain.from_iterable(_values(config, name) for name in switch.by))
     # A function of the user may read what ours does not.
     if any(isinstance(value, str) and is_import_path(value) for value in values):
         return False
@@ -229,7 +230,7 @@ def _state(config: BroRLConfig, switch: Switch) -> str:
 
 
 def _check_source(key: str, value: Any, switch: Switch, given: Given) -> None:
-    """Raise ConfigError for a source of questions that is given beside a kind of source which does not read it."""
+    """Raise ConfigError for a source of questions that is given with a kind of source which does not read it."""
     (decides, *_), section = switch.by, switch.by[0].rpartition(".")[0]
     if decides in given and _is_among(key, [f"{section}.path", f"{section}.tasks"]):
         raise ConfigError(

@@ -17,7 +17,7 @@ RECORD = "validated.json"  # file in it
 PASS_AT_1, REWARD = "validation/pass_at_1", "validation/reward"
 # Largest share by which a measure of two validations may differ that are a tie. Rewards have 32 bits.
 TIES = {PASS_AT_1: 1e-9, REWARD: 1e-6}
-TEXTS = {"pass@1": "{:.1%}", "mean reward": "{:.4g}"}  # how values of a measure are written
+TEXTS = {"pass@1": "{:.1%}", "mean reward": "{:.4g}"}  # formats of a measure's values
 
 Row = Mapping[str, Any]  # metrics of a validation, with its step
 
@@ -40,7 +40,7 @@ def _is_tie(name: str, one: Row, other: Row) -> bool:
 
 
 def record_of(base: Row | None, best: Row) -> dict[str, Any]:
-    """Return the record of weights: step, measure and value of their validation, beside that of the base.
+    """Return the record of weights: step, measure and value of their validation, and the value of the base.
 
     The measure is pass@1, or the mean reward where the base has the same pass@1.
     """

@@ -168,7 +168,7 @@ def is_drawn(stream: TextIO) -> bool:
 class Console:
     """Writer of progress, lines and tables to the console."""
 
-    INDENT = "    "  # of a line's further lines on a terminal
+    INDENT = "    "  # indentation of a line's further lines on a terminal
 
     def __init__(self) -> None:
         self.draws_progress = is_drawn(sys.stderr)

@@ -99,7 +99,7 @@ class StartReport(StageReport):
     def __init__(self, console: Console) -> None:
         super().__init__(console)
         self.on_cut: Callable[[StartCut], None] | None = None  # called before the process is ended by force
-        self._made: StartCut | None = None  # of the signal that ends this start
+        self._made: StartCut | None = None  # exception of the signal that ends this start
         self._leaving: threading.Timer | None = None
         self._handlers = [signal.getsignal(number) for number in STOP_SIGNALS]
 

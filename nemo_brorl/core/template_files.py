@@ -55,7 +55,7 @@ def templates_in(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def prints_date(folder: Path) -> bool:
-    """Return whether a chat template of the model in a folder asks for today's date."""
+    """Return whether a chat template of the model in a folder uses today's date."""
     templates = templates_in(folder, model_object(folder / "tokenizer_config.json"))
     return any("strftime_now" in template for template in templates.values())
 

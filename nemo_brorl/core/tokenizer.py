@@ -98,7 +98,7 @@ class ChatTokenizer:
     def marks(self) -> frozenset[int]:
         """Ids of the special tokens that are no text.
 
-        They begin and end texts, fill them up, stand for unknown text, or mark the turns of a chat template.
+        They begin and end texts, fill them up, replace unknown text, or mark the turns of a chat template.
         """
         named = set(self.special_tokens.values())
         rendered = "".join(_without_empty_tags(self._example(template)) for template in self.templates)

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, NamedTuple
 
 from brorl_graders import Pool, accepted_answers, answers_of, endpoints_in, names_in
@@ -170,7 +171,7 @@ def _failure(question: Looked, reference: str, data: DataConfig, pool: Pool) -> 
     verifier, payload = question.verifier, question.payload
     place = place_of_answer(verifier, payload, data.answer_format)
     forms = ["{}", *FORMS.values()] if place is None else [FORMS[place]]
-    texts = [start + form.format(reference) for form in forms for start in ("", THOUGHT)]
+    texts = [start + form.format(reference) for form, start in product(forms, ("", THOUGHT))]
     verdicts = pool.judge(verifier, payload, [*texts, THOUGHT + forms[-1].format(WRONG)])
     *scores, wrong = [-math.inf if score is None else score for score in verdicts.scores]
     best = max(range(len(texts)), key=scores.__getitem__)
@@ -240,7 +241,7 @@ def _room_for(num: int, asked: Questions) -> str:
 
 
 def enough_held_out(asked: Questions) -> Iterator[Finding]:
-    """Yield a finding if there are fewer held-out questions than `evaluation.num_prompts` asks for."""
+    """Yield a finding if there are fewer held-out questions than `evaluation.num_prompts`."""
     num_asked, num_found, data = asked.evaluation.num_prompts, asked.num_held_out, asked.data
     if num_found >= num_asked:
         return
@@ -287,7 +288,7 @@ def options_are_read(asked: Questions) -> Iterator[Finding]:
 
     Functions of the user and services may read any option.
     """
-    names = {name for question in asked.looked for name in names_in(question.verifier, question.payload)}
+    names = set().union(*(names_in(question.verifier, question.payload) for question in asked.looked))
     keys = keys_of(names)
     if keys is None or not names:
         return

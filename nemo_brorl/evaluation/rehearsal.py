@@ -176,7 +176,7 @@ def _num_best(group: ScoredGroup, config: BroRLConfig) -> int:
 def step_line(config: BroRLConfig, rehearsed: Rehearsed, policy: Policy | None) -> tuple[str, float | None]:
     """Return the line with a training step's estimated rollouts and seconds, at the speed measured before training.
 
-    The seconds come beside it, or None without a policy.
+    The seconds are returned with it, or None without a policy.
     """
     groups = rehearsed.groups
     num, prompts = config.rollouts.stage_sizes()[0]

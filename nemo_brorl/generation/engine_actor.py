@@ -216,7 +216,7 @@ class RolloutEngine:
             import_s=imported - start,
             load_s=time.perf_counter() - imported,
             cache_bytes=vllm_adapter.cache_bytes(self._engine),
-            scheduler=vllm_adapter.scheduler_name(self._engine),
+            scheduler_name=vllm_adapter.scheduler_name(self._engine),
         )
 
     def _add(self, chunk: ChunkTask) -> None:

@@ -142,6 +142,9 @@ class NumberTokenizer:
 
     eos_token_id = -1
 
+    def with_stops(self, texts: Sequence[str]) -> frozenset[int]:
+        return frozenset({self.eos_token_id, *map(int, texts)})
+
     def decode(self, token_ids: Sequence[int]) -> str:
         return " ".join(map(str, token_ids))
 

@@ -36,11 +36,11 @@ class Channel:
         self._socket.setblocking(False)
 
     def fileno(self) -> int:
-        """Return the file descriptor of this end, which is readable when a packet has arrived or the child is gone."""
+        """Return the file descriptor of this end, which is readable when a packet has arrived or the child ended."""
         return self._socket.fileno()
 
     def send(self, request: Any) -> None:
-        """Send a request to the child process. Raises OSError when the child is gone or reads nothing."""
+        """Send a request to the child process. Raises OSError when the child has ended or reads nothing."""
         file = os.memfd_create("request")
         try:
             with open(file, "wb", closefd=False) as writer:
@@ -52,7 +52,7 @@ class Channel:
     def receive(self) -> bytes | None:
         """Return the next reply of the child process, or None while it is not complete.
 
-        Raises EOFError or OSError when the child is gone, and ChildReplyError when a reply is too long.
+        Raises EOFError or OSError when the child has ended, and ChildReplyError when a reply is too long.
         """
         try:
             packet = self._socket.recv(PART + 2)
@@ -75,7 +75,7 @@ class Channel:
 
 
 def receive_request(end: socket.socket) -> Any:
-    """Wait in a child process for the owner's next request, and return it. Raises EOFError when the owner is gone."""
+    """Wait in a child process for the owner's next request, and return it. Raises EOFError when the owner has ended."""
     files: list[int] = []
     with contextlib.suppress(ConnectionResetError):
         _, files, _, _ = socket.recv_fds(end, len(REQUEST), 1)

@@ -43,7 +43,7 @@ MEMORY_LIMIT = 8 * 2**30  # bytes of address space, so that an answer like 9**9*
 PR_SET_PDEATHSIG = 1
 MAX_REPLY = 2**16  # largest reply, in bytes
 MAX_WORDS = 2000  # longest reason, in characters
-MAX_ERROR = 240  # longest text of an exception, in characters: its line stands behind it
+MAX_ERROR = 240  # longest text of an exception, in characters; its line number follows
 
 # Exceptions of a library for an odd answer. Any other, MemoryError too, ends this process once it is named. Either way
 # one response fails.
@@ -190,7 +190,7 @@ def _reply_to(
     payload: dict[str, object],
     text: str,
 ) -> None:
-    """Score a text, and send the reply. An exception that ends this process goes on once it is reported."""
+    """Score a text, and send the reply. An exception that ends this process is raised again after it is reported."""
     try:
         value, reason = score_and_reason(score(payload, text))
         reply = ChildReply(number, value, reason[:MAX_WORDS], None)

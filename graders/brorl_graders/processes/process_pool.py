@@ -264,7 +264,7 @@ class ProcessPool:
         for child in self._children.busy():
             if now < child.check_at:
                 continue
-            self._receive_from(child)  # it may have replied while another child was killed or started
+            self._receive_from(child)  # a reply may have come while another child was killed or started
             if child.task is None or now < child.check_at:
                 continue
             seconds = child.clock.seconds()

@@ -24,7 +24,7 @@ class Clock:
         self.start()
 
     def start(self) -> None:
-        """Start the clock anew from 0."""
+        """Restart the clock at 0."""
         self.started_at = time.monotonic()
         self._looked_at = self.started_at
         self._cpu_s: float | None = None  # CPU seconds of the processes at the last look; None: no look yet

@@ -148,7 +148,7 @@ def test_a_task_may_import_a_module(gcd_scored_by: Callable[..., None], monkeypa
 
 
 CHILD = "brorl_graders.processes.child"
-TAKEOVER = f"[setattr(__import__('sys').modules['{CHILD}'], '_safe_score', (lambda *a: (1.0, '', None)))]"
+TAKEOVER = f"[setattr(__import__('sys').modules['{CHILD}'], 'score_and_reason', (lambda *a: (1.0, '')))]"
 ANY = "__import__('unittest.mock').mock.ANY"
 FRAME_READ = "__import__('sys')._getframe(1).f_locals['entry']['answer'].split()"
 OTHER_FRAME = "__import__('sys')._getframe(2).f_locals['entry']['metadata']['valid_answers'][0]"
@@ -156,15 +156,15 @@ ORACLES = (ANY, f"[{ANY}]", FRAME_READ, OTHER_FRAME, f"[{FRAME_READ}]", "answer"
 
 
 def test_a_response_cannot_take_the_scoring_process_over() -> None:
-    before, spiral = child._safe_score, dict(payload_of("spiral_matrix"))
+    before, spiral = child.score_and_reason, dict(payload_of("spiral_matrix"))
     try:
         assert score(spiral, TAKEOVER) == 0.0
-        assert child._safe_score is before
-        assert child._safe_score(exact_match.score, {"answer": "5"}, "<answer>7</answer>") == (0.0, "", None)
-        assert child._safe_score(VERIFIERS["math"].score, {"answer": "5"}, "\\boxed{6}") == (0.0, "", None)
-        assert child._safe_score(reasoning_gym.score, spiral, "<answer>wrong</answer>") == (0.0, "", None)
+        assert child.score_and_reason is before
     finally:
-        child._safe_score = before
+        child.score_and_reason = before
+    assert exact_match.score({"answer": "5"}, "<answer>7</answer>") == 0.0
+    assert VERIFIERS["math"].score({"answer": "5"}, "\\boxed{6}") == 0.0
+    assert score(spiral, "<answer>wrong</answer>") == 0.0
 
 
 @pytest.mark.parametrize("name", [*LIST_TASKS, *SYMPY_TASKS])

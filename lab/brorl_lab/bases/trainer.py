@@ -17,6 +17,7 @@ from pathlib import Path
 from brorl_graders.base.foreign import SMALL, record_object
 
 from brorl_lab.bases.demonstrations import Demonstrations
+from nemo_brorl.config.data import DataConfig
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
@@ -38,17 +39,23 @@ class WarmUpResult:
     result: EvaluationResult
 
 
+# Settings that are younger than the bases of this repository, whose fingerprints lack them.
+YOUNGER = (
+    *("changed_rows", "chat_template", "prompt_check", "repeated_rows"),
+    *("success_reward", "template_arguments", "template_date"),
+)
+
+
 def fingerprint(config: BroRLConfig) -> str:
     """Return a hash of all settings that determine how a small base model is trained.
 
     A base model that was saved with an equal hash is used again.
     """
     data = asdict(config.data)
-    # They change no base of this repository, and are younger.
-    for name in ("repeated_rows", "changed_rows"):
-        del data[name]
-    if data["success_reward"] is None:
-        del data["success_reward"]
+    defaults = DataConfig()
+    for name in YOUNGER:
+        if data[name] == getattr(defaults, name):
+            del data[name]
     settings = {"sft": asdict(config.sft), "data": data, "seed": config.trainer.seed}
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 

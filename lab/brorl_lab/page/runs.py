@@ -18,7 +18,6 @@ from nemo_brorl.config.same_run import RECORD, record_leaves
 from nemo_brorl.config.schema import as_yaml
 from nemo_brorl.config.schema import settings as declared_settings
 from nemo_brorl.core.best_weights import weights_line
-from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.core.run_folders import run_folder
 from nemo_brorl.training.records import read_metrics
