@@ -138,7 +138,7 @@ CLUSTER = (
     Row("enroot *", NO_CONTAINERS, is_run=False),
     *(
         Row(f"sbatch slurm/{name}.sh [KEY=VALUE ...]", before=f"bash -n slurm/{name}.sh")
-        for name in ("brorl_32b_256gpu", "brorl_64gpu", "brorl_8gpu", "brorl_cpu")
+        for name in ("brorl_32b_256gpu", "brorl_64gpu", "brorl_7b_64gpu", "brorl_8gpu", "brorl_cpu")
     ),
 )  # fmt: skip
 
