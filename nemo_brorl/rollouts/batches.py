@@ -48,14 +48,21 @@ class Batches:
         self.fill = BatchFill(self.carry_over, self.sampler, self.settings, chunk_size, stage, version)
         return self.fill
 
-    def take_batch(self, version: int, check: Callable[[], None]) -> FilledBatch:
+    def take_batch(
+        self,
+        version: int,
+        check: Callable[[], None],
+        check_update: Callable[[], None],
+    ) -> FilledBatch:
         """Return the next complete training batch, and sample it if needed.
 
-        `check` is called repeatedly while the batch is sampled and may raise. Raises StarvationError when sampling
-        finds too few informative groups. An unfinished batch is kept until `complete`, `drop` or `cut`.
+        `check` is called repeatedly while the batch is sampled, and `check_update` once it is complete. Both may raise.
+        Raises StarvationError when sampling finds too few informative groups. An unfinished batch is kept until
+        `complete`, `drop` or `cut`.
         """
         fill = self.fill or self.begin(version)
         fill.complete(check)
+        check_update()
         filled = fill.finish()
         self.fill = None
         return filled

@@ -11,10 +11,18 @@ from nemo_brorl.algorithm.teaching import Teaching
 from nemo_brorl.algorithm.train_batch import make_train_batch
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import StepCut, StopRequest, Stopwatch, is_due
-from nemo_brorl.core.errors import ServiceError, StarvationError, TrainingError, VerifierError
+from nemo_brorl.core.errors import (
+    ParityError,
+    ResourceError,
+    ServiceError,
+    StarvationError,
+    TrainingError,
+    VerifierError,
+)
 from nemo_brorl.rollouts.batches import Batches
 from nemo_brorl.training.device_handover import DeviceHandover
 from nemo_brorl.training.observers import Observers, StepMade
+from nemo_brorl.training.parity import mismatch_fault
 from nemo_brorl.training.parts import Parts
 from nemo_brorl.training.saved_run import Progress, SavedRun, Stateful
 from nemo_brorl.training.step_row import StepRow
@@ -109,7 +117,7 @@ class BroRLTrainer:
             )
         num_trained = sum(len(rollouts) for rollouts in batch.rollouts)
         self.parts.console.stage(f"update on {num_trained:,} rollouts")
-        with self.handover.policy_phase(watch) as phase:
+        with self.stop.update(), self.handover.policy_phase(watch) as phase:
             with self.timeline.stage("update"):
                 plan = self.plan(batch)
                 self.observers.update_planned(plan, batch)
@@ -142,10 +150,10 @@ class BroRLTrainer:
         """Return a full batch of groups to train on.
 
         Raises StarvationError if too many groups are uninformative, VerifierError if no response can be scored, or
-        StepCut if time runs out.
+        StepCut if time runs out, also for the update that follows.
         """
         try:
-            return self.batches.take_batch(self.version, self.stop.check)
+            return self.batches.take_batch(self.version, self.stop.check, self.stop.check_update)
         except (StarvationError, VerifierError):
             self.observers.starved(self.batches.drop())
             # The state is saved, so that the run can continue with other settings.
@@ -178,9 +186,14 @@ class BroRLTrainer:
     def after_step(self) -> None:
         """Do what is due after a training step: validation, next stage of N, reference reset, metrics, checkpoint.
 
-        Raises TrainingError after too many non-finite updates.
+        Raises TrainingError after too many non-finite updates, ParityError when the engines sampled with other weights
+        than the policy's, and ResourceError when sleeping engines hold more and more memory.
         """
         step, settings = self.step_number, self.config.trainer
+        fault = mismatch_fault(self.update_metrics, self.config.parity)
+        if fault:
+            self.row.write(step)
+            raise ParityError(fault)
         is_last = step == settings.max_steps
         if is_last or is_due(step, settings.val_interval):
             self.begin_stage(self.schedule.after_validation(step, self.validate()))
@@ -194,6 +207,11 @@ class BroRLTrainer:
         if is_last or is_due(step, settings.save_interval):
             with self.timeline.stage("checkpoint"):
                 self.saved.save(self.step_number, wait=is_last)
+        try:
+            self.handover.check_growth()
+        except ResourceError:
+            self.saved.save(self.step_number, wait=True)
+            raise
         num_skipped = self.progress.num_skipped
         if num_skipped > settings.max_skipped_updates:
             self.saved.saver.finish(wait=True)
