@@ -32,6 +32,12 @@ def given_settings(folder: Path, name: str, shipped: Path, overrides: Sequence[s
     return given
 
 
+def is_whole(path: Path) -> bool:
+    """Return whether a YAML file has every section and builds on no other, as the settings of a frozen job do."""
+    tree = _tree(path)
+    return tree is not None and "defaults" not in tree and not _missing(tree)
+
+
 def check_texts(given: Given) -> None:
     """Raise ConfigError for a switch or a number that would become the text of a setting, such as "False"."""
     for key, value in given.items():
@@ -77,14 +83,11 @@ def _infer(source: SourceConfig, where: str, given: Given) -> None:
 
 def _leaves_of_file(folder: Path, name: str, shipped: Path) -> Iterator[tuple[str, Any]]:
     path = folder / f"{name}.yaml"
-    if not path.is_file() or folder == shipped:
-        return
-    with path.open(encoding="utf-8") as file:
-        tree = yaml.safe_load(file)
-    if not isinstance(tree, dict):
+    tree = None if folder == shipped else _tree(path)
+    if tree is None:
         return
     defaults = tree.pop("defaults", None)
-    missing = [field.name for field in dataclasses.fields(BroRLConfig) if field.name not in tree]
+    missing = _missing(tree)
     if not defaults and missing:
         raise ConfigError(
             f"{path} builds on nothing and lacks {', '.join(missing[:3])}, …: write as its first line, for example, "
@@ -94,6 +97,18 @@ def _leaves_of_file(folder: Path, name: str, shipped: Path) -> Iterator[tuple[st
         if isinstance(entry, str) and entry != "_self_":
             yield from _leaves_of_file(folder, entry, shipped)
     yield from _leaves(tree, "")
+
+
+def _tree(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    with path.open(encoding="utf-8") as file:
+        tree = yaml.safe_load(file)
+    return tree if isinstance(tree, dict) else None
+
+
+def _missing(tree: Mapping[str, Any]) -> list[str]:
+    return [field.name for field in dataclasses.fields(BroRLConfig) if field.name not in tree]
 
 
 def _leaves(node: Any, key: str) -> Iterator[tuple[str, Any]]:

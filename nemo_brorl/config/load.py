@@ -35,7 +35,7 @@ from omegaconf.errors import (
 from nemo_brorl.config.declare import restore_words
 from nemo_brorl.config.environment import marked, num_reads, values_read
 from nemo_brorl.config.former_settings import instead_of
-from nemo_brorl.config.given import Given, check_texts, given_settings, infer_sources
+from nemo_brorl.config.given import Given, check_texts, given_settings, infer_sources, is_whole
 from nemo_brorl.config.help_pages import help_page
 from nemo_brorl.config.home_folder import expand_homes, with_home
 from nemo_brorl.config.rules import check_rules
@@ -120,9 +120,14 @@ def load_config(
 
 
 def given_by(line: CommandLine) -> tuple[Given, Given]:
-    """Return the settings that a command line itself gives, and those of the user's YAML file that it names."""
+    """Return the settings that a command line itself gives, and those of the user's YAML file that it names.
+
+    The settings of a frozen job are no file of the user's: they hold defaults, too.
+    """
     folder, name, written = hydra_arguments(*line)
     shipped = shipped_folder()
+    if is_whole(folder / f"{name}.yaml"):
+        folder = shipped
     return given_settings(shipped, name, shipped, written), given_settings(folder, name, shipped, ())
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_brorl.config.load import CommandLine, given_by, load_config, shipped_folder
+from nemo_brorl.config.load import CommandLine, given_by, load_config, shipped_folder, to_yaml
 from nemo_brorl.config.schema import groups, settings
 from nemo_brorl.config.unread import EVALUATE, OF_OTHER_COMMANDS, SFT, SWITCHES, TRAIN, late_steps, unread_settings
 from nemo_brorl.core.errors import ConfigError
@@ -219,3 +219,11 @@ def test_the_tables_name_settings_that_exist() -> None:
     for line in OF_OTHER_COMMANDS.strip().splitlines():
         names += line.split(" | ")[1].split()
     assert [name for name in names if name not in known] == []
+
+
+def test_the_settings_of_a_frozen_job_are_no_file_of_the_users(tmp_path: Path) -> None:
+    file = write_jsonl(tmp_path / "a.jsonl", plain_rows(2))
+    asked = load_config("brorl_cpu", [MODEL, "data.source=jsonl", f"data.path={file}"])
+    assert asked.data.tasks, "its settings hold the recipe's own tasks"
+    (tmp_path / "config.yaml").write_text(to_yaml(asked), encoding="utf-8")
+    assert unread(name="config", folder=tmp_path) == []
