@@ -90,10 +90,9 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])[*_\s]+|\n+")
 _SO = re.compile(r",\s(?=(?:so|thus|hence|therefore)\s)")
 MAX_CLOSING = 300  # characters of a last sentence
 # Full-width forms of ASCII, and other punctuation and conjunctions of Chinese and Japanese texts
-_ASCII: dict[int, int | str | None] = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
-_ASCII.update(
-    str.maketrans({"\u3002": ".", "\u3001": ",", "\u3010": "(", "\u3011": ")", "\u6216": " or ", "\u548c": " and "})
-)
+_PUNCTUATION = {"\u3002": ".", "\u3001": ",", "\u3010": "(", "\u3011": ")", "\u6216": " or ", "\u548c": " and "}
+_ASCII: dict[int, int | str] = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
+_ASCII.update({ord(other): plain for other, plain in _PUNCTUATION.items()})
 _ALONE = re.compile(
     r"\((?P<bracket>[A-Z])\)|\*\*\(?(?P<bold>[A-Z])[).:]?\*\*|^[ \t]*+(?P<line>[A-Z])[ \t]*+[).:]?[ \t]*+$",
     re.MULTILINE,

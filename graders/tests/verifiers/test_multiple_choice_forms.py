@@ -7,7 +7,7 @@ import re
 import pytest
 from brorl_graders.verifiers.multiple_choice import LETTERS, chosen_letter, score
 
-QUESTIONS = (
+QUESTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("A", ("Paris", "Rome", "The city of Oslo", "42 km")),
     ("C", ("Paris", "Rome", "The city of Oslo", "42 km")),
     ("D", ("all of the above", "x^2 + 1", "a dog", "None of these")),
