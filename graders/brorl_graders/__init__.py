@@ -10,6 +10,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+__version__ = "0.2.0"
+
 if TYPE_CHECKING:
     from brorl_graders.answers import answers_of, is_reference, reading_of
     from brorl_graders.base.answer import boxed_answers

@@ -1,4 +1,4 @@
-"""Grade the rows of a JSON-lines file: `python -m brorl_graders FILE.jsonl` writes a grade for each row."""
+"""Grade the rows of a JSON-lines file: `brorl-grade FILE.jsonl` writes a grade for each row."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+from brorl_graders import __version__
 from brorl_graders.base.errors import BroRLError
 from brorl_graders.base.foreign import DIGITS, LARGE, inert, read_json
 from brorl_graders.grading import SECONDS, Pool
@@ -17,10 +18,11 @@ def main() -> int:
 
     Returns 0, or 2 after a message about the first row that cannot be graded.
     """
-    parser = argparse.ArgumentParser(prog="python -m brorl_graders", description=__doc__)
+    parser = argparse.ArgumentParser(prog="brorl-grade", description=__doc__)
     parser.add_argument(
         "file", type=Path, help='rows like {"verifier": "math", "payload": {"answer": "7"}, "response": …}'
     )
+    parser.add_argument("--version", action="version", version=f"brorl-grade {__version__}")
     parser.add_argument(
         "--seconds", type=float, default=SECONDS, help=f"that one response may take (default {SECONDS:g})"
     )

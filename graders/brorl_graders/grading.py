@@ -9,12 +9,16 @@ grades may leave such responses out.
 
 from __future__ import annotations
 
+import asyncio
+import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from brorl_graders.base.errors import BroRLError, ConfigError
 from brorl_graders.base.payload import Deadlines
 from brorl_graders.base.settings import ServiceLimits
 from brorl_graders.base.verdicts import Verdicts
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     from brorl_graders.services.remote_scores import RemoteScores
 
 SECONDS = 10.0  # default time for one response
+THREADS_PER_CORE = 4  # rows of `grade_rows` that are graded at once
 
 
 class Grade(NamedTuple):
@@ -66,18 +71,21 @@ class Pool:
         services: ServiceLimits | None = None,
         record_folder: Path | None = None,
         worker: int = 0,
-        num_at_once: int | None = None,
-        processes: Processes | None = None,
+        processes: int | Processes | None = None,
     ) -> None:
         """Start the processes that grade responses.
 
         `seconds` limits the time for one response. A response that takes longer has a failed grade. `services` limits
         requests to scoring services. With `record_folder` the answers of services are stored there, in one file for
-        each `worker`. `num_at_once` processes score at once, None for one on each core. `processes` replaces the pool's
-        own processes.
+        each `worker`. `processes` says how many processes score at once, None for one on each core. An object replaces
+        the pool's own processes. Raises ConfigError for a number below 1.
         """
+        if isinstance(processes, (int, float, str)) and (type(processes) is not int or processes < 1):
+            raise ConfigError(f"processes is {processes!r}; write a whole number from 1, or None for one on each core")
         deadlines = seconds if isinstance(seconds, Deadlines) else Deadlines(seconds)
-        self._processes = processes or ProcessPool(deadlines, num_at_once)
+        if processes is None or isinstance(processes, int):
+            processes = ProcessPool(deadlines, processes)
+        self._processes: Processes = processes
         self._service_limits = services or ServiceLimits()
         self._record_folder = record_folder
         self._worker = worker
@@ -95,8 +103,13 @@ class Pool:
     def grade(self, verifier: str, payload: Mapping[str, Any], responses: Sequence[str]) -> list[Grade]:
         """Grade responses to one prompt, and return the grades in the order of the responses.
 
-        Raises DataError for a payload that the verifier cannot score with, and ConfigError for an unknown verifier.
+        A response that is no text has a failed grade, and so has each response to a payload that is no mapping or
+        cannot be sent to a process. Raises DataError for a payload that the verifier cannot score with, and ConfigError
+        for an unknown verifier.
         """
+        if not isinstance(payload, Mapping):
+            reason = f"the payload is of type {type(payload).__name__}: give a mapping like {{'answer': '7'}}"
+            return [Grade(0.0, reason, True) for _ in responses]
         check_payload(verifier, dict(payload))
         verdicts = self.judge(verifier, payload, responses)
         grades = []
@@ -104,6 +117,27 @@ class Pool:
             reason = verdicts.reasons.get(index, "")
             grades.append(Grade(0.0 if score is None else score, reason, score is None))
         return grades
+
+    async def agrade(self, verifier: str, payload: Mapping[str, Any], responses: Sequence[str]) -> list[Grade]:
+        """Grade responses to one prompt as `grade` does, while other coroutines go on."""
+        return await asyncio.to_thread(self.grade, verifier, payload, responses)
+
+    def grade_rows(self, rows: Iterable[Mapping[str, Any]]) -> list[Grade]:
+        """Grade responses to many prompts at once, and return the grades in the order of the rows.
+
+        A row is like `{"verifier": "math", "payload": {"answer": "7"}, "response": "…"}`. One that cannot be graded has
+        a failed grade.
+        """
+        with ThreadPoolExecutor(THREADS_PER_CORE * len(os.sched_getaffinity(0))) as threads:
+            return list(threads.map(self._grade_row, rows))
+
+    def _grade_row(self, row: Mapping[str, Any]) -> Grade:
+        try:
+            return self.grade(row["verifier"], row["payload"], [row["response"]])[0]
+        except BroRLError as error:
+            return Grade(0.0, str(error), True)
+        except (KeyError, TypeError) as error:
+            return Grade(0.0, f"the row needs verifier, payload and response: {type(error).__name__}: {error}", True)
 
     def judge(
         self,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
+import threading
+from array import array
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from brorl_graders.base.errors import ConfigError, DataError
+from brorl_graders.base.errors import ConfigError, DataError, ResourceError
 from brorl_graders.base.verdicts import Verdicts
 from brorl_graders.grading import Grade, Pool, grade
 
@@ -92,3 +95,94 @@ def test_a_row_that_cannot_be_graded_is_one_message(tmp_path: Path) -> None:
 
 def test_one_response_is_graded_without_a_pool() -> None:
     assert grade("exact_match", {"answer": "7"}, "<answer>7</answer>") == (1.0, "", False)
+
+
+class Unreadable:
+    """A value that can neither be sent nor shown."""
+
+    def __reduce__(self) -> str:
+        raise RuntimeError("not to be sent")
+
+    def __bool__(self) -> bool:
+        raise RuntimeError("neither true nor false")
+
+
+ODD: tuple[Any, ...] = (
+    None,
+    7,
+    0.5,
+    True,
+    b"7",
+    {"role": "assistant", "content": "7"},
+    [{"role": "assistant", "content": "7"}],
+    lambda: "7",
+    threading.Lock(),
+    array("d", [7.0]),
+    (number for number in range(7)),
+    Unreadable(),
+)
+
+
+def test_each_odd_response_and_payload_fails_alone_and_the_pool_grades_the_next() -> None:
+    payload = {"answer": "7"}
+    right = "<answer>7</answer>"
+    with Pool(processes=1) as pool:
+        for odd in ODD:
+            failed, next_to_it = pool.grade("exact_match", payload, [odd, right])
+            assert failed.failed and type(odd).__name__ in failed.reason
+            assert next_to_it.reward == 1.0
+            if not isinstance(odd, dict):
+                [failed] = pool.grade("exact_match", odd, [right])
+                assert failed.failed and "give a mapping" in failed.reason
+        for odd in (lambda: "7", threading.Lock(), Unreadable()):
+            [failed] = pool.grade("exact_match", {**payload, "more": odd}, [right])
+            assert failed.failed and "cannot be sent to a process" in failed.reason
+            with pytest.raises(DataError):
+                pool.grade("exact_match", {"answer": odd}, [right])
+        assert pool.grade("exact_match", payload, [right])[0].reward == 1.0
+
+
+def test_rows_of_several_prompts_are_graded_in_their_order_and_a_wrong_row_fails_alone() -> None:
+    rows: list[Any] = [
+        {"verifier": "exact_match", "payload": {"answer": "7"}, "response": "<answer>7</answer>"},
+        {"verifier": "exact_match", "payload": {"answer": "8"}, "response": "<answer>7</answer>"},
+        {"verifier": "exact_match", "payload": {}, "response": "7"},
+        {"verifier": "maths", "payload": {"answer": "7"}, "response": "7"},
+        {"response": "7"},
+        None,
+        {"verifier": "multiple_choice", "payload": {"answer": "C"}, "response": "Answer: C"},
+    ]
+    with Pool(processes=2) as pool:
+        grades = pool.grade_rows(iter(rows))
+    assert [one.reward for one in grades] == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0]
+    assert [one.failed for one in grades] == [False, False, True, True, True, True, False]
+    assert "'maths'" in grades[3].reason and "needs verifier" in grades[5].reason
+
+
+def test_a_coroutine_waits_for_grades() -> None:
+    with Pool(processes=1) as pool:
+        [one] = asyncio.run(pool.agrade("exact_match", {"answer": "7"}, ["<answer>7</answer>"]))
+    assert one.reward == 1.0
+
+
+@pytest.mark.parametrize("number", [0, -1, True, 1.5, "2"])
+def test_a_number_of_processes_that_is_none_is_refused(number: Any) -> None:
+    with pytest.raises(ConfigError, match="whole number from 1"):
+        Pool(processes=number)
+
+
+def test_a_forked_process_is_told_to_make_its_own_pool() -> None:
+    with Pool(processes=1) as pool:
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                pool.grade("exact_match", {"answer": "7"}, ["7"])
+            except ResourceError as error:
+                os.write(writer, str(error).encode())
+            finally:
+                os._exit(0)
+        os.close(writer)
+        os.waitpid(child, 0)
+        with open(reader) as file:
+            assert "was forked: make a pool here" in file.read()

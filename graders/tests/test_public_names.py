@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import brorl_graders
 
@@ -23,3 +25,11 @@ def test_importing_the_graders_imports_none_of_their_modules() -> None:
     environment = {**os.environ, "PYTHONPATH": CODE_PATH}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_version_is_that_of_the_package_whose_types_are_shown_and_whose_command_grades() -> None:
+    package = Path(brorl_graders.__file__).parent
+    project = tomllib.loads((package.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    assert brorl_graders.__version__ == project["project"]["version"]
+    assert (package / "py.typed").exists()
+    assert project["project"]["scripts"] == {"brorl-grade": "brorl_graders.__main__:main"}

@@ -69,7 +69,7 @@ class VerifierWorker:
             services=service_limits(self.rewards.services),
             record_folder=record[0],
             worker=record[1],
-            num_at_once=max(1, len(os.sched_getaffinity(0)) // self.rewards.num_workers),
+            processes=max(1, len(os.sched_getaffinity(0)) // self.rewards.num_workers),
         )
 
     def judge(

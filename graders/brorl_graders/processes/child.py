@@ -17,6 +17,7 @@ import ctypes
 import json
 import math
 import os
+import pickle
 import resource
 import signal
 import socket
@@ -152,9 +153,10 @@ def serve(end: socket.socket) -> None:
     """Score the responses that the parent process sends, until the parent closes its end of the socket."""
     while True:
         try:
-            verifier, payload, texts, first = receive_request(end)
+            verifier, packed, texts, first = receive_request(end)
         except EOFError:
             return
+        payload = pickle.loads(packed)
         score = score_of(verifier)
         for number, text in enumerate(texts, first):
             _reply_to(end, number, score, payload, text)

@@ -8,6 +8,7 @@ prompt and is killed before the next, so that nothing that a response does to it
 from __future__ import annotations
 
 import json
+import pickle
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -65,6 +66,18 @@ class ScoringTask:
     of_response: set[int] = field(default_factory=set)  # indices of failures that the response caused
     error: BroRLError | None = None  # why no text can be scored
     done: threading.Event = field(default_factory=threading.Event)
+
+    def prepare(self) -> None:
+        """Read the payload in the thread of the caller, whose values may raise anything."""
+        assert self.packed is not None
+        assert self.isolation is not None
+        assert self.patiences is not None
+        assert self.runs_own_code is not None
+
+    @cached_property
+    def packed(self) -> bytes:
+        """The payload as a child process receives it."""
+        return pickle.dumps(dict(self.payload), pickle.HIGHEST_PROTOCOL)
 
     @cached_property
     def isolation(self) -> Isolation:

@@ -54,6 +54,7 @@ class ProcessPool:
         self._has_logged_gaps = False
         self._inbox: Inbox[ScoringTask] = Inbox()
         self._is_closed = False
+        self._owner = os.getpid()
         self._thread = threading.Thread(target=self._run, name="verifier-processes", daemon=True)
         self._thread.start()
 
@@ -69,10 +70,23 @@ class ProcessPool:
 
         Raises ConfigError when the verifier cannot be loaded, and ResourceError when no process can be started.
         """
-        seconds = self.deadlines.seconds(verifier, payload)
-        task = ScoringTask(verifier, dict(payload), texts, seconds)
-        task.waiting.extend(range(len(texts)))
-        self._wait_for(task)
+        # Values of a caller may raise anything, and must not do so in the thread that all callers share
+        try:
+            task = ScoringTask(verifier, dict(payload), texts, self.deadlines.seconds(verifier, payload))
+            task.prepare()
+        except BroRLError:
+            raise
+        except Exception as error:  # noqa: BLE001
+            reason = f"the payload cannot be sent to a process: {type(error).__name__}: {error}"
+            return Verdicts([None] * len(texts), dict.fromkeys(range(len(texts)), reason))
+        for index, text in enumerate(texts):
+            if isinstance(text, str):
+                task.waiting.append(index)
+            else:
+                task.reasons[index] = f"the response is of type {type(text).__name__}: give a text"
+                task.settle(index, None)
+        if task.waiting or not texts:
+            self._wait_for(task)
         scores = [task.scores[index] for index in range(len(texts))]
         return Verdicts(scores, task.reasons, task.of_response)
 
@@ -106,6 +120,10 @@ class ProcessPool:
 
         Raises the error of a failed task.
         """
+        if os.getpid() != self._owner:
+            raise ResourceError(
+                f"the verifier pool is of process {self._owner}, from which this process was forked: make a pool here"
+            )
         if self._is_closed:
             raise ResourceError("the verifier pool was closed")
         self._inbox.put(task)
@@ -129,6 +147,9 @@ class ProcessPool:
                 self._fail_everything(error)
             except OSError as error:
                 self._fail_everything(ResourceError(f"the verifier processes are gone: {error}"))
+            except Exception as error:
+                log.exception("the thread of the verifier processes failed, and goes on")
+                self._fail_everything(ResourceError(f"the verifier processes failed: {type(error).__name__}: {error}"))
         self._fail_everything(ResourceError("the verifier pool was closed"))
 
     def _hand_out_texts(self) -> None:
@@ -189,9 +210,10 @@ class ProcessPool:
         child.indices = deque(batch)
         child.number = secrets.randbits(60)
         child.start_clock()
-        texts = [task.texts[index] for index in batch]
+        # A subclass of str would be imported in the child
+        texts = [str.__str__(task.texts[index]) for index in batch]
         try:
-            child.channel.send((task.verifier, task.payload, texts, child.number))
+            child.channel.send((task.verifier, task.packed, texts, child.number))
         except OSError:
             self._end_child(child, "its process is gone")
 

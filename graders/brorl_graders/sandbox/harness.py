@@ -209,6 +209,8 @@ def run(
         return _run_guarded(
             partial(judge.run, program["tests"], program["setup"], channels, max_line, report), report, -1
         )
+    # The time of a program is limited, so that the length of its numbers need not be
+    sys.set_int_max_str_digits(0)
     module = types.ModuleType("__main__" if program["kind"] == "main" else "program")
     module.__dict__["__file__"] = "program.py"
     sys.modules[module.__name__] = module

@@ -3,11 +3,13 @@ r"""Verifier of multiple-choice questions: 1 for the right option, named by its 
 The first location that exists in the response, apart from its thinking, decides:
 
 1. The last `<answer>` tags.
-2. The last `\boxed{}`.
+2. The `\boxed{}`. A box that names no option is passed over where words after it mark an answer.
 3. The text after the last "answer is", "Answer:" or "I choose", or the letter before "is the right answer".
 4. The whole response, if it is an option's letter or text.
-5. The last letter that stands alone in brackets, in bold or on its own line ("(C)", "**C**", "C.").
+5. A last sentence that only concludes a letter: "So C.", "It must be C, not A."
+6. The last letter that stands alone in brackets, in bold or on its own line ("(C)", "**C**", "C.").
 
+A number from 1 stands for a letter where no option's text has a digit. Punctuation of other scripts is read as ASCII's.
 So a response that discusses "(A)" and ends in "Answer: C" has chosen C. A list of letters ("A, B, C or D") chooses no
 option.
 """
@@ -30,6 +32,8 @@ KEYS = (
 )
 
 LETTERS = string.ascii_uppercase
+_NUMBERS = tuple(str(number) for number in range(1, len(LETTERS) + 1))
+_HAS_DIGIT = re.compile(r"\d")
 TRIMMED = string.whitespace + "*_$\"'`.,:;!"
 BRACKETS = "()[]{}"
 MAX_READ = 4000  # characters of a text in which a choice is looked for
@@ -47,9 +51,9 @@ _LETTER = re.compile(_BEFORE + r"(?P<letter>[A-Za-z])(?![A-Za-z0-9'’]|[-+=*/^]
 # A lower-case word after "a", "A" or "I" means that a sentence begins there, except for the words listed here.
 _SENTENCE = re.compile(r"\s+(?!(?:because|since|is|as|which|based|due|given|for)\b)[a-z]")
 _ANOTHER = re.compile(  # a letter after the first one: `, B`, `/B`, ` or (B)`, ` B`
-    r"[\s)\]}*_.\"'`]{0,8}(?:(?:[,;/&+|]|\b(?:and|or)\b)[\s]{0,4}){0,2}"
+    r"[\s)\]}*_.\"'`]{0,8}(?:(?:[,;/&+|]|\b(?:and|or|ou|et|oder|und|o|y)\b)[\s]{0,4}){0,2}"
     r"(?:(?:and|or|option|choice)\b\s{0,4}){0,2}[(\[*\s\"'`]{0,4}"
-    r"(?P<letter>[A-Z])(?=[\s)\]}*_.?!\"'`]{0,8}(?:$|[,;/&+|]|\band\b|\bor\b|[A-Z]\b))"
+    r"(?P<letter>[A-Z])(?=[\s)\]}*_.?!\"'`]{0,8}(?:$|[,;/&+|]|\b(?:and|or|ou|et|oder|und|o|y)\b|[A-Z]\b))"
 )
 
 _IS = r"[*_]{0,3}\s{0,4}(?::|(?:is|are|would\sbe|must\sbe|should\sbe|has\sto\sbe)\b)"
@@ -58,6 +62,11 @@ _NOUN = r"\b(?:answer|option|choice|solution)"
 _MARK = re.compile(
     rf"(?i:{_WHICH}{_NOUN}(?:\s(?:to|for)\s(?:the|this)\s(?:question|problem))?{_IS}|\banswer\s{{0,4}}[-=]+>?"
     r"|\bI(?:'d|\swould|\swill|'ll)?\s(?:choose|pick|select|go\swith|chose|answer)\b"
+    r"|\b(?:la\s)?(?:bonne\s)?r\u00e9ponse\s(?:correcte\s|finale\s)?est\b(?:\s(?:la|le|l'option)\b)?"
+    r"|\b(?:la\s)?respuesta\s(?:correcta\s|final\s)?es\b(?:\s(?:la|el)\b)?"
+    r"|\b(?:richtige\s)?Antwort\s(?:ist|lautet)\b|\b(?:r\u00e9ponse|respuesta|Antwort|\u043e\u0442\u0432\u0435\u0442)\s?:"
+    r"|\u7b54\u6848(?:\u662f|\u4e3a|\u70ba|:)|(?<![\u4e0d\u672a])\u9009(?:\u62e9|\u9879)?(?=[ (]{0,4}[A-Z])"
+    r"|\u7b54\u3048\u306f|\uc815\ub2f5\uc740"
     r"|^[#*_ \t]{0,12}(?:final\s|correct\s){0,2}answer[#*_: \t]{0,12}$)[*_]{0,3}\s{0,4}:?",
     re.MULTILINE,
 )
@@ -67,6 +76,23 @@ _MARKED = re.compile(
     r"(?:the\s(?:final\s|correct\s|right\s|best\s){0,3}(?:answer|option|choice)\b|(?:correct|right)[*_]{0,3}[.!]?\s{0,4}$))",
     re.MULTILINE,
 )
+# A sentence that only concludes a letter, with reasons or denied letters after it. Any other word leaves it unread.
+_CONCLUDING = (
+    r"(?:so|thus|therefore|hence|then|it|it's|that|that's|this|which|must|has|have|to|should|be|is|i|i'm|am|think|believe"
+    r"|guess|choose|going|go|with|leaves|leaving|gives|means|option|choice|letter|the|correct|right|one|answer|only)"
+)
+_CLOSING = re.compile(
+    rf"(?P<words>(?:(?i:{_CONCLUDING})[,:]?\s+)*+)[*_(\[]{{0,4}}(?P<letter>[A-HJ-Z])\b[*_)\]]{{0,4}}(?:\s(?:is\s)?(?:correct|right))?"
+    r"(?P<more>,?\s*\(?(?:(?:and\s)?not|rather\sthan|instead\sof|it\s(?:cannot|can't|is\snot)|because|since|as)\s[^?]*+)?"
+    r"[.!*_)\s]{0,4}"
+)
+_SENTENCE_END = re.compile(r"(?<=[.!?])[*_\s]+|\n+")
+_SO = re.compile(r",\s(?=(?:so|thus|hence|therefore)\s)")
+MAX_CLOSING = 300  # characters of a last sentence
+# Full-width forms of ASCII, and other punctuation and conjunctions of Chinese and Japanese texts
+_PUNCTUATION = {"\u3002": ".", "\u3001": ",", "\u3010": "(", "\u3011": ")", "\u6216": " or ", "\u548c": " and "}
+_ASCII: dict[int, int | str] = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
+_ASCII.update({ord(other): plain for other, plain in _PUNCTUATION.items()})
 _ALONE = re.compile(
     r"\((?P<bracket>[A-Z])\)|\*\*\(?(?P<bold>[A-Z])[).:]?\*\*|^[ \t]*+(?P<line>[A-Z])[ \t]*+[).:]?[ \t]*+$",
     re.MULTILINE,
@@ -132,20 +158,36 @@ def right_letter(answer: str | int, choices: Choices) -> str | None:
 
 def chosen_letter(response: str, choices: Choices = ()) -> str | None:
     """Return the letter that a response chose, or None if it chose no option."""
-    text = without_thinking(response)
+    text = without_thinking(response).translate(_ASCII)
     tagged = extract_answer(text)
     if tagged is not None:
         return _in_tags(tagged, choices)
     boxes = boxed_answers(text)
-    if len(boxes) > 1:
+    naming = [box for box in boxes if _names_options(box.content, choices)]
+    if len(naming) > 1:
         return None
-    if boxes:
-        (box,) = boxes
-        return _read(box.content, choices)
-    marked = _last_marked(text)
+    if naming:
+        return _read(naming[0].content, choices)
+    marked = _last_marked(text[boxes[-1].end :] if boxes else text)
     if marked is not None:
         return _read(marked, choices)
-    return _whole(text, choices) or _last_alone(text, choices)
+    if boxes:
+        return None
+    return _whole(text, choices) or _concluded(text, choices) or _last_alone(text, choices)
+
+
+def _names_options(text: str, choices: Choices) -> bool:
+    return _read(text, choices) is not None or _lists_letters(_plain_text(text))
+
+
+def _concluded(text: str, choices: Choices) -> str | None:
+    """Return the letter that the last sentence of a response concludes, as "So C." does, or None."""
+    *before, last = _SO.split(_SENTENCE_END.split(text.strip())[-1])
+    found = _CLOSING.fullmatch(last) if len(last) <= MAX_CLOSING else None
+    # A letter alone may end a list of letters
+    if found is None or not (found["words"] or found["more"] or before):
+        return None
+    return _option(found["letter"], choices)
 
 
 def _in_tags(tagged: str, choices: Choices) -> str | None:
@@ -193,6 +235,9 @@ def _read(text: str, choices: Choices) -> str | None:
     by_text = _by_text(plain, choices)
     if by_text is not None:
         return by_text
+    number = _plain(plain).strip(BRACKETS)
+    if number in _NUMBERS[: len(choices)] and not any(_HAS_DIGIT.search(str(choice)) for choice in choices):
+        return LETTERS[int(number) - 1]
     found = _LETTER.match(plain)
     if found is None:
         return None
@@ -233,7 +278,7 @@ def _lists_letters(plain: str) -> bool:
 
 def _plain_text(text: str) -> str:
     """Return the beginning of a text without LaTeX commands around words, LaTeX spacing and HTML tags."""
-    plain = text[:MAX_READ]
+    plain = text[:MAX_READ].translate(_ASCII)
     for _ in range(MAX_COMMANDS):
         plain = _COMMAND.sub(r"\1", plain)
     return _SPACING.sub(" ", plain).strip()

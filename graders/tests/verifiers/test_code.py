@@ -211,7 +211,7 @@ def test_the_last_block_of_python_is_the_program(response: str, program: str | N
 
 def test_plain_text_is_a_program_where_that_is_allowed() -> None:
     assert extract_program("print(1)", may_be_bare=True) == "print(1)"
-    assert extract_program("```python\na\n", may_be_bare=True) is None
+    assert extract_program("```python\na\n", may_be_bare=True) == "a\n\n"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from brorl_graders.base.settings import CodeLimits
 from brorl_graders.verifiers.code import code
 from brorl_graders.verifiers.code.code import extract_program
+from brorl_graders.verifiers.code.scripts import usual_imports
 
 pytestmark = pytest.mark.slow
 
@@ -154,3 +155,36 @@ def test_the_block_that_defines_what_is_tested_comes_before_examples_of_its_use(
     payload: dict[str, Any] = {"tests": ["assert f(2) == 2"]}
     assert code.score(payload, response) == 1.0
     assert extract_program(response) == "print(f(1))\n"
+
+
+@pytest.mark.parametrize(
+    ("response", "program"),
+    [
+        ("It is ```python\n```python\nprint(6)", "print(6)\n"),
+        ("> ```py\n> print(6)", "print(6)\n"),
+        ("[PYTHON]print(6)[/PYTHON]", "print(6)\n"),
+        ("[PYTHON]print(5)[/PYTHON] or rather [PYTHON]print(6)", "print(6)\n"),
+        ("<code>print(6)</code>", "print(6)\n"),
+        ("```python\nprint('<code>5</code>')\n```", "print('<code>5</code>')\n"),
+        ("```python\nprint(6)\n```\nThen I try\n```python\nprint(", "print(6)\n"),
+        ("```js\nprint(6)", None),
+    ],
+)
+def test_a_program_without_a_complete_block_is_read_to_its_end(response: str, program: str | None) -> None:
+    assert extract_program(response) == program
+
+
+def test_usual_names_are_imported_for_a_program_that_has_them_not() -> None:
+    program = "def f(x: int) -> List[int]:\n    heap = [2 * x]\n    heapq.heapify(heap)\n    return deepcopy(heap)\n"
+    assert list(usual_imports(program)) == ["List", "deepcopy", "heapq"]
+    assert usual_imports("import heapq\nfrom copy import deepcopy\nList = list\n" + program) == {}
+    assert usual_imports(program, "import heapq, copy\nList, deepcopy = list, copy.copy") == {}
+    assert usual_imports("def f(:") == {}
+    payload = {"tests": {"fn_name": "f", "inputs": [[3]], "outputs": [[6]]}}
+    assert code.score(payload, f"```python\n{program}```") == (1.0, "imported for the program: List, deepcopy, heapq")
+
+
+def test_a_program_may_print_a_number_of_any_length() -> None:
+    payload = {"inputs": ["5000\n"], "outputs": ["1" + 5000 * "0" + "\n"]}
+    assert code.score(payload, "```python\nprint(10 ** int(input()))\n```") == 1.0
+    assert code.score(payload, "```python\nprint(10 ** int(input()) + 1)\n```") == 0.0

@@ -7,7 +7,7 @@ import re
 import pytest
 from brorl_graders.verifiers.multiple_choice import LETTERS, chosen_letter, score
 
-QUESTIONS = (
+QUESTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("A", ("Paris", "Rome", "The city of Oslo", "42 km")),
     ("C", ("Paris", "Rome", "The city of Oslo", "42 km")),
     ("D", ("all of the above", "x^2 + 1", "a dog", "None of these")),
@@ -136,3 +136,54 @@ def test_long_runs_are_no_choice(unit: str) -> None:
     text = unit * (100_000 // len(unit))
     for form in (text, f"{text}x", f"<answer>{text}</answer>", f"The answer is {text}", f"\\boxed{{{text}"):
         assert chosen_letter(form, ("Paris", "Rome")) in (None, "A")
+
+
+COLOURS = ("red", "green", "blue", "grey")
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        "So C.",
+        "(A) is odd. I think it's C",
+        "Not A, B or D, so C.",
+        "C, not A.",
+        "C is right since blue is a cold colour.",
+        "Hence, option C, because it cannot be B.",
+        "\\boxed{3}",
+        "The answer is 3.",
+        "It is \\boxed{\\Delta x}.\nAnswer: C",
+        "\u7b54\u6848\uff1a\uff08C\uff09",
+        "\u6545\u9009C\u3002",
+        "Answer\uff1a\uff23",
+        "La r\u00e9ponse est C.",
+        "Die richtige Antwort ist C.",
+    ],
+)
+def test_a_concluded_letter_counts_in_every_script(response: str) -> None:
+    assert score({"answer": "C", "choices": COLOURS}, response) == 1.0
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        "So not C.",
+        "So is it C?",
+        "So A or C.",
+        "A, not C.",
+        "Vitamin C.",
+        "I doubt that it is C.",
+        "\\boxed{2}",
+        "\\boxed{A or C}\nAnswer: C",
+        "\u4e0d\u9009C",
+        "\u9009C\u6216A",
+        "La r\u00e9ponse est C ou A.",
+        "Die Antwort ist nicht C.",
+    ],
+)
+def test_a_denied_letter_and_several_letters_earn_nothing_in_any_script(response: str) -> None:
+    assert score({"answer": "C", "choices": COLOURS}, response) == 0.0
+
+
+def test_a_number_stands_for_no_letter_beside_options_with_digits() -> None:
+    assert score({"answer": "C", "choices": ("4 km", "8 km", "9 km")}, "\\boxed{3}") == 0.0

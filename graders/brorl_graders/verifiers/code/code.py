@@ -1,7 +1,11 @@
 """Verifier of programs: the share of tests that a response's program passes, or 1 only if it passes all.
 
 The program is the response's last complete code block marked as Python, else the last unmarked block. If some of these
-blocks define a name that the tests call, the last such block is the program. A response without a program scores 0.
+blocks define a name that the tests call, the last such block is the program. A response without such a block may have
+its program between `[PYTHON]` or `<code>` tags, or in a block without an end. A response without a program scores 0.
+
+Names that contest sites import unasked, such as `List` and `heapq`, are imported for a program that reads them and does
+not import them. The reason of the score names them.
 
 The program runs in one sandbox, and test scripts run in another (docs/reference/sandbox.md). The verifier compares
 results outside the sandboxes.
@@ -30,9 +34,10 @@ from typing import Any, NamedTuple
 from brorl_graders.base.answer import without_thinking
 from brorl_graders.base.errors import ResourceError
 from brorl_graders.base.foreign import SMALL, read_json
-from brorl_graders.base.payload import TIMEOUT_KEY, Key, Payload, check_choices
+from brorl_graders.base.payload import TIMEOUT_KEY, Key, Payload, Scored, check_choices
 from brorl_graders.base.settings import SHARE_OF_TESTS, CodeLimits
 from brorl_graders.sandbox import Judge, Sandbox, SandboxError, SandboxLimits, SandboxProgram
+from brorl_graders.verifiers.code.scripts import usual_imports
 from brorl_graders.verifiers.code.tests import (
     TEST_KEYS,
     CallTest,
@@ -48,6 +53,8 @@ PYTHON = ("python", "python3", "py", "py3")  # labels of Python code blocks
 _FENCE = re.compile(r"(?P<prefix>(?:[ \t>]|[-*+][ \t]|\d{1,9}[.)][ \t])*)(?P<fence>`{3,}|~{3,})(?P<info>[^`\n]*)$")
 _LANGUAGE = re.compile(r"\{?\s*\.?([\w+#-]*)")  # labels such as python, python:a.py, {.python}
 _QUOTE = re.compile(r"[ \t]*>[ ]?")
+# The text after the last tag that opens a program, up to the tag that closes it.
+_TAGGED = re.compile(r"(?s).*(?:\[PYTHON\]|<code>)(.*?)(?:\[/PYTHON\]|</code>|$)")
 MAX_INDENT = 4  # columns; a fence that is indented so much more than the opening one belongs to the program
 INVISIBLE = "\ufeff\u200b"  # byte order mark, zero-width space
 
@@ -103,8 +110,9 @@ class _Opening(NamedTuple):
 def extract_program(response: str, may_be_bare: bool = False, names: Sequence[str] = ()) -> str | None:
     """Return the program in a response: the last complete code block labelled as Python, else the last without a label.
 
-    Blocks that define one of `names` are preferred. None: there is no such block. If `may_be_bare` is true, the whole
-    text of a response without code fences is the program.
+    Blocks that define one of `names` are preferred. Without such a block the program is the text between tags, else
+    that of a last block without an end. None: there is no program. If `may_be_bare` is true, the whole text of a
+    response without code fences is the program.
     """
     shown = without_thinking(response).lstrip(INVISIBLE)
     if may_be_bare and not any(_FENCE.match(line) for line in shown.split("\n")):
@@ -114,7 +122,20 @@ def extract_program(response: str, may_be_bare: bool = False, names: Sequence[st
         programs = [source for label, source in blocks if label == language]
         if programs:
             return _last_that_defines(names, programs)
+    tagged = _TAGGED.match(shown)
+    if tagged is not None and not blocks:
+        return _source(tagged[1].split("\n"), 0)
+    for language, source in _blocks(f"{shown}\n{_last_fence(shown)}"):
+        if (language, source) not in blocks and language in (PYTHON[0], ""):
+            return source
     return None
+
+
+def _last_fence(text: str) -> str:
+    """Return the last line of a text that opens a block, cut to its fence, or ""."""
+    matches = [_FENCE.match(line.rstrip()) for line in text.split("\n")]
+    fences = [match["prefix"] + match["fence"] for match in matches if match is not None]
+    return fences[-1] if fences else ""
 
 
 def _last_that_defines(names: Sequence[str], programs: list[str]) -> str:
@@ -238,10 +259,11 @@ def check(payload: Payload) -> Iterator[str]:
         yield str(error)
 
 
-def score(payload: Payload, response: str) -> float:
+def score(payload: Payload, response: str) -> Scored:
     """Return the share of a programming task's tests that the program in a response passes.
 
-    With `scoring: all` it is 1.0 if all pass, else 0.0. A response without a program scores 0.
+    With `scoring: all` it is 1.0 if all pass, else 0.0. A response without a program scores 0. A reason names the usual
+    imports that the program needed.
     """
     tests = read_tests(payload)
     tests = tests[: payload.get("max_tests")]
@@ -251,11 +273,16 @@ def score(payload: Payload, response: str) -> float:
     process = os.getpid()
     if process not in _runners:
         _runners[process] = make_runner()
-    program = Program(source, payload.get("setup", ""))
+    setup = payload.get("setup", "")
+    imports = usual_imports(source, setup)
+    program = Program(source, "\n".join([*imports.values(), setup]))
     outcomes = run_tests(program, tests, payload, _runners[process])
-    if payload.get("scoring", SCORINGS[0]) == "all":
-        return float(all(outcomes))  # no test runs after the first failure
-    return sum(outcomes) / len(tests)
+    # With `all` no test runs after the first failure
+    needs_all = payload.get("scoring", SCORINGS[0]) == "all"
+    reward = float(all(outcomes)) if needs_all else sum(outcomes) / len(tests)
+    if imports:
+        return reward, f"imported for the program: {', '.join(imports)}"
+    return reward
 
 
 def run_tests(

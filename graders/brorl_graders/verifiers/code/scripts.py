@@ -32,6 +32,85 @@ STANDARD_NAMES = {
     "math": ("inf", "isclose", "nan", "pi"),
     "typing": ("Any", "Dict", "List", "Optional", "Set", "Tuple", "Union"),
 }
+# Modules and names that programs use without importing them, because contest sites and editors import them.
+USUAL_MODULES = (
+    "bisect",
+    "collections",
+    "copy",
+    "datetime",
+    "decimal",
+    "fractions",
+    "functools",
+    "heapq",
+    "itertools",
+    "math",
+    "operator",
+    "os",
+    "random",
+    "re",
+    "statistics",
+    "string",
+    "sys",
+    "time",
+    "typing",
+)
+USUAL_NAMES = {
+    "bisect": ("bisect_left", "bisect_right", "insort", "insort_left", "insort_right"),
+    "collections": (*STANDARD_NAMES["collections"], "ChainMap"),
+    "copy": ("deepcopy",),
+    "datetime": ("timedelta",),
+    "decimal": ("Decimal", "getcontext"),
+    "fractions": ("Fraction",),
+    "functools": ("cache", "cmp_to_key", "lru_cache", "partial", "reduce"),
+    "heapq": ("heapify", "heappop", "heappush", "heappushpop", "heapreplace", "nlargest", "nsmallest"),
+    "itertools": (
+        "accumulate",
+        "chain",
+        "combinations",
+        "combinations_with_replacement",
+        "count",
+        "cycle",
+        "groupby",
+        "islice",
+        "pairwise",
+        "permutations",
+        "product",
+        "repeat",
+        "starmap",
+        "takewhile",
+        "zip_longest",
+    ),
+    "math": (
+        "ceil",
+        "comb",
+        "factorial",
+        "floor",
+        "gcd",
+        "hypot",
+        "inf",
+        "isqrt",
+        "lcm",
+        "log",
+        "log10",
+        "log2",
+        "perm",
+        "pi",
+        "prod",
+        "sqrt",
+    ),
+    "operator": ("itemgetter", "attrgetter"),
+    "string": ("ascii_letters", "ascii_lowercase", "ascii_uppercase", "digits"),
+    "typing": (
+        *STANDARD_NAMES["typing"],
+        "Callable",
+        "Deque",
+        "FrozenSet",
+        "Generator",
+        "Iterable",
+        "Iterator",
+        "Sequence",
+    ),
+}
 # Calls and modules that could run what a program returns, or that cannot work from the judge's process.
 REFUSED_CALLS = ("eval", "exec", "compile", "globals", "__import__")
 REFUSED_MODULES = ("ctypes", "importlib", "inspect", "marshal", "pickle", "subprocess")
@@ -96,6 +175,28 @@ def modules_of(source: str) -> frozenset[str]:
     except (SyntaxError, ValueError, RecursionError):
         return frozenset()
     return frozenset(marks.modules)
+
+
+def usual_imports(source: str, setup: str = "") -> dict[str, str]:
+    """Return the import statements of usual names that a program reads, by name, where it and its setup have none.
+
+    A program that does not compile needs none, and neither does one whose setup must stand first.
+    """
+    if "__future__" in setup:
+        return {}
+    try:
+        read, bound = _names(source)
+        _, bound_before = _names(setup)
+    except (SyntaxError, ValueError, RecursionError):
+        return {}
+    found = {}
+    for name in sorted(read - bound - bound_before):
+        if name in USUAL_MODULES:
+            found[name] = f"import {name}"
+        for module, names in USUAL_NAMES.items():
+            if name in names:
+                found[name] = f"from {module} import {name}"
+    return found
 
 
 class _Marks(ast.NodeTransformer):
