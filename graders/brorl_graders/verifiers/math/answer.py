@@ -24,8 +24,21 @@ from brorl_graders.base.answer import Box, boxed_answers, extract_answer, last_a
 from brorl_graders.base.payload import ANSWER, Key, Payload, accepted_answers, check_answer, check_choices, is_number
 from brorl_graders.verifiers.math.library import equal_by_library
 from brorl_graders.verifiers.math.notation import in_one_notation
-from brorl_graders.verifiers.math.reading import Group, Named, Numeral, Quantity, Reading, Words, read
-from brorl_graders.verifiers.math.statement import is_prose, stated_answer
+from brorl_graders.verifiers.math.reading import (
+    Group,
+    Named,
+    Numeral,
+    Quantity,
+    Ratio,
+    Reading,
+    Words,
+    has_changing_words,
+    read,
+    read_mixed_number,
+)
+from brorl_graders.verifiers.math.relation import is_inequality, is_solved
+from brorl_graders.verifiers.math.remarks import is_taken_back, without_continuation
+from brorl_graders.verifiers.math.statement import first_mark, is_prose, last_mark, stated_answer
 from brorl_graders.verifiers.math.value import Value, compare
 
 # `notation.py` brings answers into one notation, `statement.py` finds an unmarked answer, `reading.py` reads answers
@@ -52,7 +65,19 @@ KEYS = (
     Key(TOLERANCE, "largest relative difference of equal numbers, from 0 to below 1", (), "0"),
 )
 MAX_TAIL = 2000  # characters of an answer, and of a response's end in which an unmarked answer is looked for
+MAX_BEFORE = 200  # characters before a box in which a denial is looked for
+MAX_EMPTY_BOXES = 8  # groups of boxes at a response's end that are empty
 _FINAL_ANSWER = re.compile("final answer is", re.IGNORECASE)  # after a box, such a statement replaces the box
+_CORRECTION = re.compile(
+    r"\b(?:no|wait|rather|actually|instead|sorry|correction|should be|make that|i mean|oops)\b", re.IGNORECASE
+)
+_DENIAL = re.compile(r"\b(?:not|never)\b", re.IGNORECASE)
+_JOINED = re.compile(r"\b(?:plus|minus|times|divided|over|of)\b", re.IGNORECASE)
+_DENIED_BEFORE = re.compile(
+    r"\b(?:not|never|cannot|can't be|isn't|aren't)(?:\s|\$|\\[(\[]|equal(?: to)?\b|be\b|[A-Za-z]\s*=)*$"
+    r"|\b(?:doubt|deny)\b[^.,;:\n]*$",
+    re.IGNORECASE,
+)
 _TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
 _LOOSE_SPACE = re.compile(r" (?![A-Za-z0-9])|(?<![A-Za-z0-9]) +")
 _NAMED = re.compile(r"[a-zA-Z]\w?(?:\([a-z]\))?=(?=.)")
@@ -84,6 +109,8 @@ def are_equal(
         return _named(reference, given, rules)
     if isinstance(reference, Numeral) or isinstance(given, Numeral):
         return reference == given
+    if isinstance(reference, Ratio) or isinstance(given, Ratio):
+        return _ratios(reference, given, rules)
     if isinstance(reference, Quantity) and isinstance(given, Quantity):
         return _quantities(reference, given, rules)
     if isinstance(reference, Group) and isinstance(given, Group):
@@ -111,6 +138,34 @@ def _named(
     if isinstance(reference, Named) and isinstance(given, Named) and reference.name != given.name:
         return None
     return are_equal(one, other, rules)
+
+
+def _ratios(reference: Reading, given: Reading, rules: MathRules) -> bool | None:
+    """Compare two answers of which at least one is a ratio. A ratio of two numbers equals their quotient.
+
+    A time of day, such as 2:30, equals only itself.
+    """
+    if isinstance(reference, Ratio) and isinstance(given, Ratio):
+        if reference.is_time or len(reference.parts) != len(given.parts):
+            return reference.parts == given.parts
+        return _are_proportional(reference.parts, given.parts)
+    ratio = reference if isinstance(reference, Ratio) else given
+    other = given if ratio is reference else reference
+    assert isinstance(ratio, Ratio)
+    if len(ratio.parts) != 2 or not isinstance(other, Quantity) or not ratio.parts[1].value:
+        return False
+    if ratio.is_time and ratio is reference:
+        return False
+    quotient = Quantity(Value(ratio.parts[0].value / ratio.parts[1].value))
+    return are_equal(quotient, other, rules) if ratio is reference else are_equal(other, quotient, rules)
+
+
+def _are_proportional(some: tuple[Value, ...], others: tuple[Value, ...]) -> bool:
+    first, *_ = zip(some, others, strict=True)
+    for one, other in zip(some, others, strict=True):
+        if one.value * first[1].value != other.value * first[0].value:
+            return False
+    return any(value.value for value in some) == any(value.value for value in others)
 
 
 def _quantities(
@@ -168,7 +223,8 @@ def _groups(
 ) -> bool | None:
     kinds = {reference.brackets, given.brackets}
     if "U" in kinds:
-        is_equal = len(kinds) == 1 and _unordered(reference, given, rules)
+        is_list_of_intervals = reference.brackets == "U" and not given.brackets
+        is_equal = (len(kinds) == 1 or is_list_of_intervals) and _unordered(reference, given, rules)
         return is_equal or None
     if kinds <= {"", "{}"}:
         return _unordered(reference, given, rules)
@@ -279,10 +335,20 @@ def score(payload: Payload, response: str) -> float:
         payload.get("units", UNITS[0]),
         float(payload.get(TOLERANCE, 0.0)),
     )
-    for reference in accepted_answers(payload):
+    references = accepted_answers(payload)
+    for reference in references:
         if is_equal(reference, given, rules):
             return 1.0
-    return 0.0
+    return float(_is_tagged_text(references, response))
+
+
+def _is_tagged_text(references: list[str], response: str) -> bool:
+    """Return whether the whole text in a response's answer tags is a reference, such as `March 5` in any script."""
+    tagged = extract_answer(without_thinking(response)) if "<answer>" in response else None
+    if tagged is None or len(tagged) > MAX_TAIL or "boxed" in tagged:
+        return False
+    text = _letters(in_one_notation(tagged))
+    return bool(text) and any(_letters(in_one_notation(reference)) == text for reference in references)
 
 
 def answer(payload: Payload, response: str) -> str | None:
@@ -324,18 +390,65 @@ def find_answer(response: str, place: str = PLACES[0]) -> str | None:
     tagged = extract_answer(shown)
     if place == "tags" and tagged is None:
         return None
-    text = shown if tagged is None else tagged
-    boxes = boxed_answers(text)
+    text = _up_to_its_end(shown if tagged is None else tagged)
+    boxes = _filled_boxes(text)
     final = -1  # start of the last "final answer is"
     for match in _FINAL_ANSWER.finditer(text):
         final = match.start()
     if boxes and final < boxes[-1].end:
-        return _in_boxes(boxes)
+        return _in_standing_boxes(text, boxes, may_be_stated=place != "boxed")
     if place == "boxed":
         return None
     if final >= 0:
         return stated_answer(text[final : final + MAX_TAIL])
-    return stated_answer(text[-MAX_TAIL:], may_be_words=tagged is not None)
+    tail = text[-MAX_TAIL:]
+    if len(text) > MAX_TAIL and last_mark(tail) < 0:
+        mark = last_mark(text)
+        tail = text[mark : mark + MAX_TAIL] if mark >= 0 else tail
+    return stated_answer(tail, may_be_words=tagged is not None)
+
+
+def _up_to_its_end(text: str) -> str:
+    """Return a response without end marks, and without a new question after its answer."""
+    box = text.find("\\boxed")
+    mark = first_mark(text) if ":" in text or "<" in text else -1
+    places = [place for place in (box, mark) if place >= 0]
+    return without_continuation(text, min(places, default=-1))
+
+
+def _filled_boxes(text: str) -> list[Box]:
+    """Return the last boxes of a text that are not all empty."""
+    last = boxed_answers(text)
+    boxes = last
+    for _ in range(MAX_EMPTY_BOXES):
+        if not boxes or any(box.content.strip() for box in boxes):
+            break
+        boxes = boxed_answers(text[: boxes[0].start])
+    return boxes or last
+
+
+def _in_standing_boxes(text: str, boxes: list[Box], may_be_stated: bool) -> str | None:
+    """Return the contents of the boxes that the text around them lets stand. None: it denies them.
+
+    `may_be_stated`: an answer in words may follow boxes that are denied.
+    """
+    first = 0
+    end = len(boxes)
+    for number in range(1, len(boxes)):
+        between = text[boxes[number - 1].end : boxes[number].start]
+        if _CORRECTION.search(between):
+            first = number
+        elif _JOINED.search(between):
+            return None
+        elif _DENIAL.search(between):
+            end = min(end, number)
+    standing = boxes[first:end]
+    if not standing or _DENIED_BEFORE.search(text, max(standing[0].start - MAX_BEFORE, 0), standing[0].start):
+        return None
+    if is_taken_back(text, boxes[-1].end):
+        rest = text[boxes[-1].end :]
+        return stated_answer(rest) if may_be_stated and last_mark(rest) >= 0 else None
+    return _in_boxes(standing)
 
 
 def _in_boxes(boxes: list[Box]) -> str:
@@ -375,10 +488,17 @@ def _is_equal(reference: str, given: str, rules: MathRules) -> bool:
         return bool(given)
     wanted = read(reference)
     found = read(given)
+    mixed = read_mixed_number(given)
+    if mixed is not None and not isinstance(wanted, Group):
+        found = mixed
     if wanted is not None and found is not None:
         verdict = are_equal(wanted, found, rules)
         if verdict is not None:
             return verdict
+    if found is None and has_changing_words(given):
+        return False
+    if not is_solved(given) and (not is_inequality(reference) or is_solved(reference)):
+        return False
     return equal_by_library(reference, given)
 
 
@@ -412,6 +532,8 @@ def _key(reading: Reading) -> str | None:
     if isinstance(reading, Words):
         is_word = len(reading.text) >= MIN_WORD or reading.text in _SMALL_WORDS
         return reading.text if is_word else None
+    if isinstance(reading, Ratio):
+        return None
     assert isinstance(reading, Numeral)
     return f"{reading.digits}_{reading.base}"
 
