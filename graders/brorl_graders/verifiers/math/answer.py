@@ -5,6 +5,9 @@ the verifier reads inside the last `<answer>` tags, if any, and never in the thi
 together with adjacent boxes: `\boxed{1}` and `\boxed{2}` are one answer of two values. Without a box, or when "final
 answer is" follows the box, the verifier reads the text after the last such phrase, else the last formula or number.
 
+An answer that the text denies or takes back does not count, nor one whose words are not understood: "half of 6" and "6
+is too large" are not 6. A question that is written out again, such as `2x+1 \ge 11` or a sum, equals no solution of it.
+
 Numbers, plain expressions, words and groups of these are compared without a grammar of LaTeX. math-verify compares
 relations, matrices and functions. A verdict depends only on the two answers and the payload's options.
 
@@ -22,8 +25,10 @@ from typing import NamedTuple
 
 from brorl_graders.base.answer import Box, boxed_answers, extract_answer, last_answer, without_thinking
 from brorl_graders.base.payload import ANSWER, Key, Payload, accepted_answers, check_answer, check_choices, is_number
+from brorl_graders.verifiers.math.equation import is_no_answer, is_to_be_solved
 from brorl_graders.verifiers.math.library import equal_by_library
 from brorl_graders.verifiers.math.notation import in_one_notation
+from brorl_graders.verifiers.math.qualifier import with_argument_of, without_qualifier
 from brorl_graders.verifiers.math.reading import (
     Group,
     Named,
@@ -41,12 +46,15 @@ from brorl_graders.verifiers.math.remarks import is_taken_back, without_continua
 from brorl_graders.verifiers.math.statement import first_mark, is_prose, last_mark, stated_answer
 from brorl_graders.verifiers.math.value import Value, compare
 
-# `notation.py` brings answers into one notation, `statement.py` finds an unmarked answer, `reading.py` reads answers
-# without a grammar, `value.py` compares numbers, `units.py` compares units, and `library.py` asks math-verify. Verdicts
-# are cached, since most responses to a prompt end in one of few answers. Votes ask no library that may hang.
+# `notation.py` brings answers into one notation, `statement.py` finds an unmarked answer, and `remarks.py` what is
+# said of it. `reading.py` reads answers without a grammar. It uses `relation.py` for inequalities and
+# `number_words.py`. `equation.py` judges chains of equations, and `qualifier.py` removes "for all x". `value.py`
+# and `units.py` compare, and `library.py` asks math-verify. Verdicts are cached, since most responses to a prompt
+# end in one of few answers. Votes ask no library that may hang.
 
 PERCENT = ("either", "exact")
 UNITS = ("agree", "required", "ignore")
+FORMS = ("done", "any")
 MIN_WORD = 4  # letters; a shorter word may be a product of variables
 _HUNDREDTH = 100
 
@@ -61,6 +69,12 @@ KEYS = (
         "`agree`: two units must agree, and a number without a unit equals one with a unit; `required`: an answer "
         "needs the reference's unit; `ignore`: units are not compared",
         UNITS,
+    ),
+    Key(
+        "form",
+        "`done`: an answer with a sum, product, integral, limit or derivative left to do equals only a reference that "
+        "has one; `any`: it equals its value",
+        FORMS,
     ),
     Key(TOLERANCE, "largest relative difference of equal numbers, from 0 to below 1", (), "0"),
 )
@@ -81,6 +95,9 @@ _DENIED_BEFORE = re.compile(
 _TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
 _LOOSE_SPACE = re.compile(r" (?![A-Za-z0-9])|(?<![A-Za-z0-9]) +")
 _NAMED = re.compile(r"[a-zA-Z]\w?(?:\([a-z]\))?=(?=.)")
+_OPERATION = re.compile(
+    r"\\(?:sum|prod|i*nt|oint|lim)(?![A-Za-z])|\\frac ?\{ ?(?:d|\\partial)[^{}]*\}\{ ?(?:d|\\partial) ?[A-Za-z] ?\}"
+)
 _SMALL_WORDS = ("yes", "no")  # other short words may be points or products, whose capitals count
 MAX_LENGTH = 2000  # characters of an answer that is brought into one spelling
 
@@ -91,6 +108,7 @@ class MathRules(NamedTuple):
     percent: str = PERCENT[0]  # exact: 50% equals 0.5 and never 50
     units: str = UNITS[0]  # required: an answer must give the reference's unit; ignore: units are not compared
     relative_tolerance: float = 0.0  # largest relative difference of equal numbers
+    form: str = FORMS[0]  # any: a sum, integral or limit that is left to do equals its value
 
 
 USUAL = MathRules()
@@ -334,6 +352,7 @@ def score(payload: Payload, response: str) -> float:
         payload.get("percent", PERCENT[0]),
         payload.get("units", UNITS[0]),
         float(payload.get(TOLERANCE, 0.0)),
+        payload.get("form", FORMS[0]),
     )
     references = accepted_answers(payload)
     for reference in references:
@@ -410,6 +429,8 @@ def find_answer(response: str, place: str = PLACES[0]) -> str | None:
 
 def _up_to_its_end(text: str) -> str:
     """Return a response without end marks, and without a new question after its answer."""
+    if "\n" not in text and "<" not in text:
+        return text
     box = text.find("\\boxed")
     mark = first_mark(text) if ":" in text or "<" in text else -1
     places = [place for place in (box, mark) if place >= 0]
@@ -486,9 +507,17 @@ def _is_equal(reference: str, given: str, rules: MathRules) -> bool:
     """Return whether two answers in plain LaTeX are equal, as `rules` compare them. The result is cached."""
     if _letters(reference) == _letters(given):
         return bool(given)
+    if rules.form == FORMS[0] and _OPERATION.search(given) and not _OPERATION.search(reference):
+        return False
+    reference = without_qualifier(reference)
+    given = without_qualifier(given)
+    if "=" in given:
+        given = with_argument_of(reference, given)
     wanted = read(reference)
+    if "=" in given and (is_no_answer(given) or (_is_value(wanted) and is_to_be_solved(given))):
+        return _letters(reference) == _letters(given)
     found = read(given)
-    mixed = read_mixed_number(given)
+    mixed = read_mixed_number(given) if "and" in given else None
     if mixed is not None and not isinstance(wanted, Group):
         found = mixed
     if wanted is not None and found is not None:
@@ -500,6 +529,15 @@ def _is_equal(reference: str, given: str, rules: MathRules) -> bool:
     if not is_solved(given) and (not is_inequality(reference) or is_solved(reference)):
         return False
     return equal_by_library(reference, given)
+
+
+def _is_value(reading: Reading | None) -> bool:
+    """Return whether an answer is read as a value or several, without variables."""
+    if isinstance(reading, Named):
+        return _is_value(reading.reading)
+    if isinstance(reading, Group):
+        return all(map(_is_value, reading.items))
+    return isinstance(reading, Quantity) and not reading.value.has_variables
 
 
 def _letters(text: str) -> str:
@@ -541,6 +579,8 @@ def _key(reading: Reading) -> str | None:
 def _key_of_quantity(quantity: Quantity) -> str | None:
     value = quantity.value.value
     if quantity.value.has_variables or not isinstance(value, Fraction):
+        return None
+    if max(abs(value.numerator), value.denominator).bit_length() > MAX_LENGTH:
         return None
     if quantity.unit is None or quantity.unit.powers == {("degree", 1)}:
         return str(value)

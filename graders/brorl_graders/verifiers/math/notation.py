@@ -200,7 +200,8 @@ def _of_latex(text: str) -> str:
         return text
     plain = _FRACTION.sub(r"\\frac", text)
     plain = _SIZE.sub("", plain)
-    plain = _UPRIGHT.sub(r"\1", plain)
+    if "\\mathrm" in plain or "\\operatorname" in plain:
+        plain = _UPRIGHT.sub(r"\1", plain)
     plain = _WORDS.sub(r"\\text", plain)
     plain = _FONT.sub(r"\1", plain)
     plain = _COMMAND.sub(_synonym, plain)

@@ -26,7 +26,10 @@ MIN_NOUN = 3  # letters of a noun after a number and a space; a shorter one may 
 
 _OTHERS = re.compile(r"\\text ?\{ ?,? ?(?:and|or),? ?\}|(?<![A-Za-z\\{])(?:and|or)(?![A-Za-z])")
 _MIXED = re.compile(r"(-?\d+) ?(?:\\text ?\{ ?and ?\}|and) ?(?:\\frac ?\{ ?(\d+) ?\}\{ ?(\d+) ?\}|(\d+) ?/ ?(\d+))")
-_NAME = re.compile(r"(?P<name>[A-Za-z](?:_\{?\w\}?)?(?: ?\([a-z]\))?) ?= ?(?=\S)")
+_NAME = re.compile(
+    r"(?P<name>[A-Za-z](?:_\{?\w\}?)?(?: ?\([a-zA-Z]\))?|[A-Z]{2,3}|m?\\angle ?[A-Z]{1,3}|\\text ?\{[A-Za-z ]+\})"
+    r" ?= ?(?=\S)"
+)
 _ARITHMETIC = re.compile(r"[-+*/^().\d{} ]+")
 _APPROXIMATELY = re.compile(
     r"^(?:\\approx|=|\\text ?\{ ?(?:approximately|about|exactly) ?\}|(?:approximately|about|exactly) )+ ?"
@@ -40,6 +43,7 @@ _COMMAND = re.compile(r"\\[A-Za-z]+")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]*")
 _NUMERAL = re.compile(r"\(?(\d[0-9A-Fa-f]*)\)? ?(?:_ ?\{? ?\(?(?:base ?)?(\w+)\)? ?\}?|\(?(?:in )?base (\w+)\)?)")
 _ONE_OR_OTHER = re.compile(r"\\text ?\{ ?,? ?or ?\}|(?<![A-Za-z\\{])or(?![A-Za-z])|\\(?:lor|vee)(?![A-Za-z])")
+_CASE_END = re.compile(rf"(?:{_ONE_OR_OTHER.pattern})|;")
 _POINT = re.compile(
     r"(?:\\text ?\{ ?(?:the )?points? ?\} ?|(?:the )?points? |(?P<name>[A-Z](?:_\{?\d\}?|')?) ?=? ?)(?=\()"
 )
@@ -148,11 +152,14 @@ def read(text: str) -> Reading | None:
     if not text or len(text) > MAX_LENGTH or depth(text) > MAX_DEPTH:
         return None
     plain = _APPROXIMATELY.sub("", text)
-    plain = _NEGATIVE.sub("-", plain)
-    alternatives = _alternatives(plain)
+    if "negative" in plain or "minus" in plain or plain[:1].isupper():
+        plain = _NEGATIVE.sub("-", plain)
+    alternatives = _cases(plain) or _alternatives(plain)
     if alternatives is not None:
         return alternatives
-    return _read(_OTHERS.sub(",", plain))
+    if "and" in plain or "or" in plain:
+        plain = _OTHERS.sub(",", plain)
+    return _read(plain)
 
 
 def read_mixed_number(text: str) -> Quantity | None:
@@ -166,8 +173,31 @@ def read_mixed_number(text: str) -> Quantity | None:
     return _quantity(f"{found[1]} {top}/{bottom}")
 
 
+def _cases(text: str) -> Group | None:
+    """Read several solutions of several names, such as `a=2, b=5; a=3, b=7`, as a list of tuples in order of names."""
+    if text.count("=") < 4:
+        return None
+    tuples = []
+    names = set()
+    for part in _CASE_END.split(text):
+        values: dict[str, Reading] = {}
+        for item in _split(_OTHERS.sub(",", part)) or ():
+            named = _read(item.strip(" ()"))
+            if not isinstance(named, Named) or named.name in values:
+                return None
+            values[named.name] = named.reading
+        ordered = sorted(values)
+        names.add(",".join(ordered))
+        tuples.append(Group("()", tuple(values[name] for name in ordered)))
+    if len(tuples) < 2 or len(names) != 1 or len(tuples[0].items) < 2:
+        return None
+    return Group("", tuple(tuples))
+
+
 def _alternatives(text: str) -> Reading | None:
     """Read intervals or solved inequalities with "or" between them as a union. None: the text is something else."""
+    if "or" not in text and "\\vee" not in text:
+        return None
     parts = _ONE_OR_OTHER.split(text)
     if len(parts) < 2:
         return None
@@ -208,7 +238,7 @@ def _read(text: str) -> Reading | None:
     if named:
         inner = _unnamed(plain[named.end() :])
         return None if inner is None else Named(named["name"].replace(" ", ""), inner)
-    member = _MEMBER.match(plain)
+    member = _MEMBER.match(plain) if "\\in" in plain else None
     if member:
         inner = _read(plain[member.end() :])
         return Named(member["name"], inner) if isinstance(inner, Group) else None
@@ -240,7 +270,7 @@ def _without_steps(text: str) -> str:
 def _unnamed(text: str) -> Reading | None:
     if _RELATION.search(text):
         return _inequality(text)
-    point = _POINT.match(text)
+    point = _POINT.match(text) if text[:1] not in "([0123456789-" else None
     if point:
         group = _unnamed(text[point.end() :])
         if isinstance(group, Group) and group.brackets == "()":
@@ -264,10 +294,11 @@ def _inequality(text: str) -> Named | None:
 
 
 def _single(text: str) -> Reading | None:
-    clock = _CLOCK.fullmatch(text)
+    clock = _CLOCK.fullmatch(text) if ":" in text else None
     if clock:
         return Words(f"{clock[1]} {clock[2].lower()}m")
-    numeral = _NUMERAL.fullmatch(" ".join(_TEXT.sub(r"\1", text).split()))
+    has_base = "_" in text or "base" in text
+    numeral = _NUMERAL.fullmatch(" ".join(_TEXT.sub(r"\1", text).split())) if has_base else None
     if numeral:
         base = numeral[2] or numeral[3]
         return Numeral(numeral[1].lower(), _BASES.get(base.lower(), base))

@@ -33,8 +33,12 @@ def is_inequality(text: str) -> bool:
 
 def is_solved(text: str) -> bool:
     """Return whether every inequality in a text is solved. Commas, "and" or "or" stand between several ones."""
-    parts = [part for part in _JOINT.split(text) if part and part.strip()]
-    return all(read_bounds(part) is not None or not is_inequality(part) for part in parts)
+    return all(read_bounds(part) is not None or not is_inequality(part) for part in split_at_joints(text))
+
+
+def split_at_joints(text: str) -> list[str]:
+    """Return the parts of a text between commas, semicolons, "and" and "or"."""
+    return [part for part in _JOINT.split(text) if part.strip()]
 
 
 def read_bounds(text: str) -> Bounds | None:
