@@ -137,7 +137,7 @@ def one_step(batches: Batches, config: BroRLConfig, data_parallel_size: int = 8)
     """Run one step as the trainer does: collect, train, plan. Return the seconds of each part and its result."""
     watch, cpu_before = Stopwatch(), time.process_time()
     with watch.measure("collect"):
-        filled = batches.take_batch(0, lambda: None)
+        filled = batches.take_batch(0, lambda: None, lambda: None)
     with watch.measure("learning_batch"):
         batch = make_train_batch(
             filled.batch, 1, config.algorithm, config.rewards.shaping, config.rollouts.max_response_tokens,

@@ -5,13 +5,14 @@
 
 A prompt is retired once its own rollouts were right in the share `retire_from` of all that are remembered. Near 1 this
 retires what is solved (ScaleRL's "no positive resampling", arXiv 2510.13786). Near 0 it leaves only the boundary of
-what the policy can do (arXiv 2606.15455). The objective changes, because no weight makes up for what is left out. About
-the share `recheck` of a step's prompts are retired ones that are sampled again, however many are retired, so forgetting
-is noticed at a known price. Old rollouts count less than new ones, and a prompt comes back when its newest rollouts
-were wrong too often.
+what the policy can do (arXiv 2606.15455). The objective changes, because no weight makes up for what is left out. The
+share `recheck` of the prompts asked in a run are retired ones that are sampled again, however many are retired and
+however few a step asks, so forgetting is noticed at a known price. Old rollouts count less than new ones, and a prompt
+comes back when its newest rollouts were wrong too often.
 
-Only prompts that come again profit. A retired prompt is sampled again by a hash of seed and uid, and counts change only
-between steps, so a restart samples the same prompts. `docs/explanation/when_n_pays.md` says what this is worth.
+Only prompts that come again profit. A retired prompt is sampled again when fewer were than the share asks for. That
+debt is part of a run's state, and counts change only between steps, so a restart samples the same prompts.
+`docs/explanation/when_n_pays.md` says what this is worth.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from nemo_brorl.core.errors import StarvationError
 from nemo_brorl.ports import PromptSource
 from nemo_brorl.types import Prompt, ScoredGroup, is_right
 
+MOST_OWED = 10.0  # retired prompts at most that are asked in a row because none came up before
 MAX_RETIRED = 10_000  # retired prompts in a row after which all count as solved
 
 
@@ -36,7 +38,7 @@ class RetiringParams:
     """The parameters of the retiring prompt pool."""
 
     retire_from: float = 0.9  # share of right rollouts that retires a prompt, above 0 and at most 1
-    recheck: float = 0.25  # share of a step's prompts that are retired ones; 0: never sampled again
+    recheck: float = 0.25  # share of the prompts asked that are retired ones; 0: never sampled again
     memory: float = 0.95  # share of older counts kept at each update; 1: all
     max_prompts: int = 50_000  # prompts with counts; the least recently seen ones are dropped
 
@@ -114,18 +116,17 @@ class PromptCounts:
 class RetiringPool:
     """The prompts of a stream without the retired ones. It implements `ports.PromptPool`."""
 
-    def __init__(self, prompts: PromptSource, seed: int, params: RetiringParams) -> None:
+    def __init__(self, prompts: PromptSource, params: RetiringParams) -> None:
         self.prompts = prompts
-        self.seed = seed
         self.params = params
         self.counts = PromptCounts(params.memory, params.max_prompts)
+        self.debt = 0.0  # retired prompts asked so far, minus `recheck` of all that were asked
         self.begin_step()
 
     def begin_step(self) -> None:
-        """Reset this step's counts of prompts that were skipped as solved, sampled again, or not retired."""
+        """Reset this step's counts of prompts that were skipped as solved or sampled again."""
         self.num_retired = 0  # prompts that came up and were skipped
         self.num_rechecked = 0
-        self.num_unretired = 0
 
     def take_prompts(self, num: int) -> list[Prompt]:
         """Return the next `num` prompts to sample, without most of the retired (solved) ones.
@@ -152,28 +153,19 @@ class RetiringPool:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the prompt pool's success counts for a checkpoint, in a form that JSON can hold."""
-        return self.counts.state_dict()
+        """Return the prompt pool's success counts and debt for a checkpoint, in a form that JSON can hold."""
+        return {**self.counts.state_dict(), "debt": self.debt}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the prompt pool's success counts from a checkpoint."""
+        """Restore the prompt pool's success counts and debt from a checkpoint; older ones have no debt."""
         self.counts.load_state_dict(state)
+        self.debt = float(state.get("debt", 0.0))
 
     def is_retired(self, prompt: Prompt) -> bool:
         """Return whether a prompt is retired: so many of its rollouts were right that it has little left to teach."""
         successes, failures = self.counts.counts_of(prompt)
         num = successes + failures
         return num > 0 and successes >= self.params.retire_from * num
-
-    def recheck_probability(self) -> float:
-        """Return the probability that the next retired (solved) prompt is sampled again.
-
-        With this probability the share `recheck` of the sampled prompts are retired ones, if prompts continue to come
-        up as they did in this step.
-        """
-        share = self.params.recheck
-        num_retired = self.num_retired + self.num_rechecked
-        return min(1.0, share / (1 - share) * (self.num_unretired + 1) / (num_retired + 1))
 
     def _unretired(self, num: int) -> list[Prompt]:
         """Return those of the prompt stream's next prompts that are not skipped as solved, at least one.
@@ -194,12 +186,14 @@ class RetiringPool:
     def _leave_out(self, prompt: Prompt) -> bool:
         """Return whether to skip the prompt stream's next prompt, and count the prompt.
 
-        Only retired (solved) prompts are skipped, unless they are drawn to be sampled again.
+        Only retired (solved) prompts are skipped, unless fewer were sampled again than `recheck` asks for.
         """
         if not self.is_retired(prompt):
-            self.num_unretired += 1
+            self.debt = max(self.debt - self.params.recheck, -MOST_OWED)
             return False
-        if uniform_hash(self.seed, prompt.uid) < self.recheck_probability():
+        # Sums of a share such as 0.1 are not exact.
+        if self.debt < -1e-9:
+            self.debt += 1 - self.params.recheck
             self.num_rechecked += 1
             return False
         self.num_retired += 1
@@ -208,7 +202,7 @@ class RetiringPool:
 
 def retiring_pool(prompts: PromptSource, seed: int, params: RetiringParams) -> RetiringPool:
     """Make a prompt pool that retires solved prompts, for the setting `rollouts.prompt_pool.name`."""
-    return RetiringPool(prompts, seed, params)
+    return RetiringPool(prompts, params)
 
 
 def prompt_key(prompt: Prompt) -> str:
@@ -216,10 +210,3 @@ def prompt_key(prompt: Prompt) -> str:
     tokens = np.asarray(prompt.token_ids, np.int32).tobytes()
     content = prompt.task.encode() + b"/" + tokens
     return hashlib.blake2b(content, digest_size=8).hexdigest()
-
-
-def uniform_hash(seed: int, uid: str) -> float:
-    """Return a uniform pseudorandom number in [0, 1) that depends only on the seed and the prompt's uid."""
-    text = f"{seed}/{uid}/wave -1"
-    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") / 2**64

@@ -64,7 +64,7 @@ TEACHING_RATE = 1e-3
 NUM_TRAINED = 2048  # questions
 TRAINED = range(2 * HELD_OUT, 2 * HELD_OUT + NUM_TRAINED)
 RATE = 2e-4
-SLOW = PlateauConfig(min_gain=0.005)
+SLOW = PlateauConfig(window=6, min_gain=0.005)
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ class PooledRun(PlainRun):
         if places is None:
             places = range(len(questions.answers))
         epochs = Epochs(questions, places, seed)
-        self.pool = EveryPrompt(epochs, seed) if pool is None else RetiringPool(epochs, seed, pool)
+        self.pool = EveryPrompt(epochs, seed) if pool is None else RetiringPool(epochs, pool)
         self.num_solved = 0  # rollouts of prompts with 0.9 or more right ones
 
     def unseen(self) -> Iterator[Tensor]:

@@ -58,7 +58,7 @@ def saturate(base: Path, options: argparse.Namespace) -> Path:
     """Train the base model with ProRL, print whether validation stopped rising, and return the trained model."""
     folder, saturated = options.output / "saturate", options.output / "base_saturated"
     train(folder, base, 16, options.seeds[0], options.saturate_steps, options)
-    table = plateau_rows(read_metrics(folder / "metrics.jsonl"), PlateauConfig())
+    table = plateau_rows(read_metrics(folder / "metrics.jsonl"), PlateauConfig(window=6))
     print("\n".join(format_table(["step", "pass@1", "slope per validation", "verdict"], table)), flush=True)
     if not saturated.exists():
         settings = [f"exp_manager.explicit_log_dir={folder}", f"policy.model={base}"]

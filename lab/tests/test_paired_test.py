@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from brorl_lab.paired_test import paired_test
+from brorl_lab.paired_test import paired_test, sign_flip_p
 from scipy import stats
 
 SETTINGS = (0.95, 2000, 0)
@@ -22,7 +22,7 @@ def test_a_paired_test_of_four_prompts_by_hand() -> None:
     assert found.difference.value == 0.25
     assert found.t == pytest.approx(math.sqrt(6))
     assert found.degrees_of_freedom == 3
-    assert found.p_value == pytest.approx(0.0917211, abs=1e-6)
+    assert found.p_value == 2 / 2**3, "of the three that are not 0 all have one sign"
 
 
 def test_the_p_value_is_scipys() -> None:
@@ -33,10 +33,37 @@ def test_the_p_value_is_scipys() -> None:
     assert found.bootstrap_p_value == pytest.approx(expected.pvalue, abs=0.03)
 
 
-def test_no_difference_at_all_is_not_significant_and_the_same_everywhere_is() -> None:
-    none, same = paired_test([[0.0] * 5], *SETTINGS), paired_test([[0.25] * 5], *SETTINGS)
+def test_no_difference_at_all_is_not_significant() -> None:
+    none = paired_test([[0.0] * 5], *SETTINGS)
     assert (none.t, none.p_value, none.bootstrap_p_value) == (0.0, 1.0, 1.0)
-    assert (same.t, same.p_value) == (math.inf, 0.0)
+
+
+@pytest.mark.parametrize("num", [2, 3, 5, 12, 13, 20])
+def test_equal_differences_are_as_likely_by_chance_as_equal_signs(num: int) -> None:
+    found = paired_test([[0.25] * num, [0.0] * 3], *SETTINGS)
+    assert found.p_value >= 2 / 2**num
+    assert found.bootstrap_p_value >= 2 / 2**num
+    low, high = paired_test([[1.0] * num], *SETTINGS).difference.interval
+    assert low < high
+
+
+def test_sign_flips_count_sums_that_are_as_far_from_zero() -> None:
+    # 1 + 2 + 3 = 6 of all sums ±1 ±2 ±3; for 1 + 2 - 3 = 0 every sum is as far.
+    assert sign_flip_p(np.array([1.0, 2.0, 3.0])) == 2 / 8
+    assert sign_flip_p(np.array([3.0, 2.0, -1.0])) == 4 / 8
+    assert sign_flip_p(np.array([1.0, 2.0, -3.0])) == 1.0
+
+
+@pytest.mark.parametrize("num", [10, 30, 256])
+@pytest.mark.parametrize("rates", [(0.59, 1.27), (0.05, 5.0), (0.56, 0.13)])
+def test_chance_alone_is_called_a_difference_as_seldom_as_it_says(num: int, rates: tuple[float, float]) -> None:
+    random = np.random.default_rng(0)
+    false_alarms = 0
+    for _ in range(400):
+        rate = random.beta(*rates, num)
+        differences = (random.binomial(8, rate) - random.binomial(8, rate)) / 8
+        false_alarms += paired_test([differences], 0.95, 2, 0).p_value < 0.05
+    assert false_alarms / 400 <= 0.05 + 3 * (0.05 * 0.95 / 400) ** 0.5
 
 
 def test_strata_have_the_freedom_of_welch_and_satterthwaite() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from brorl_lab.prompt_pool import RetiringParams, RetiringPool
+from brorl_lab.prompt_pool import MOST_OWED, RetiringParams, RetiringPool
 
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.rollouts import PromptPoolConfig
@@ -36,7 +36,7 @@ def number_of(prompt: Prompt) -> int:
 
 def pool_of(prompts: FakePrompts | None = None, **params: float) -> RetiringPool:
     given = {"memory": 0.95, **params}
-    return RetiringPool(prompts or CircledPrompts(), 0, RetiringParams(**given))  # type: ignore[arg-type]
+    return RetiringPool(prompts or CircledPrompts(), RetiringParams(**given))  # type: ignore[arg-type]
 
 
 def numbered(number: int) -> Prompt:
@@ -89,6 +89,28 @@ def test_a_share_of_those_asked_are_retired_ones_however_many_are_retired(num_so
     # of 40 prompts that come up 4, 20 or 36 are retired: with 4 of them every one is asked, which is 0.1 of them all
     assert len(asked_again) / len(asked) == pytest.approx(0.1, abs=0.01)
     assert pool.metrics()["rollouts/prompts_rechecked"] == len(asked_again)
+
+
+@pytest.mark.parametrize("num", [2, 4, 8, 64])
+def test_the_share_is_kept_however_few_prompts_a_step_asks(num: int) -> None:
+    pool = pool_of(retire_from=0.9, recheck=0.25)
+    for number in range(36):
+        pool.counts.observe(numbered(number), 16, 16)
+    asked_again, metric = 0, 0.0
+    for _ in range(200):
+        pool.begin_step()
+        asked_again += sum(number_of(prompt) < 36 for prompt in pool.take_prompts(num))
+        metric += pool.metrics()["rollouts/prompts_rechecked"]
+    assert asked_again / (200 * num) == pytest.approx(0.25, abs=0.02)
+    assert metric == asked_again
+
+
+def test_what_is_owed_survives_a_restart_and_does_not_grow_without_end() -> None:
+    pool = pool_of(retire_from=0.9, recheck=0.25)
+    pool.take_prompts(400)  # none is retired yet
+    restarted = pool_of(retire_from=0.9, recheck=0.25)
+    restarted.load_state_dict(pool.state_dict())
+    assert restarted.debt == pool.debt == -MOST_OWED
 
 
 def test_what_is_asked_does_not_depend_on_how_many_are_taken_at_once() -> None:

@@ -128,7 +128,10 @@ def test_two_responses_of_full_length_do_not_fit_beside_a_1_5b_model() -> None:
 
 
 def test_a_sleeping_engine_gives_its_cache_and_weights_to_the_policy() -> None:
-    plans = {sleep: planned("brorl_64gpu", f"generation.sleep={sleep}") for sleep in ("discard", "cache", "off")}
+    plans = {
+        sleep: planned("brorl_64gpu", f"generation.sleep={sleep}", "generation.weight_bucket_mib=64")
+        for sleep in ("discard", "cache", "off")
+    }
     at_update = {sleep: plan.devices[0].peak("update", "engine") for sleep, plan in plans.items()}
     share = plans["off"].engine.share_gib
     weights = 2 * 1_777_088_000 / GIB
@@ -146,6 +149,18 @@ def test_memory_that_torch_keeps_is_counted_where_the_policy_does_not_give_it_ba
     )
     assert kept == pytest.approx(freed)
     assert kept > 30
+
+
+def test_the_object_store_holds_the_experts_that_a_replay_needs() -> None:
+    plain, replayed = (
+        planned("brorl_qwen3_30b_a3b", f"policy.moe.router_replay={replay}", "rollouts.num_per_prompt=512")
+        for replay in ("false", "true")
+    )
+    added = replayed.node.object_store_gib - plain.node.object_store_gib
+    tokens = plain.work.sampled * plain.work.response_tokens
+    # 48 layers × 8 experts, a byte each, as often as the rollouts themselves, which have 8 bytes a token
+    assert added / (tokens * 384 / GIB) == pytest.approx(round(added / (tokens * 384 / GIB)))
+    assert added > 200
 
 
 def test_quantised_engines_hold_more_tokens() -> None:

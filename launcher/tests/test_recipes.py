@@ -33,6 +33,7 @@ EXPECTED = {
     "brorl_8gpu": (1, 900, None, 1899),
     "brorl_1gpu": (1, 900, None, 1899),
     "brorl_7b": (1, 900, None, 2226),
+    "brorl_7b_fp8": (1, 900, None, 2226),
     "brorl_32b": (1, 900, None, 3631),
     "brorl_qwen3_30b_a3b": (1, 900, None, 3506),
 }

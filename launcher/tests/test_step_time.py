@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 from brorl_launcher.planner.hardware import configured_hardware
@@ -11,6 +10,7 @@ from brorl_launcher.planner.plan import Plan, make_plan
 from brorl_launcher.planner.step_time import (
     EngineSpeed,
     decode_seconds,
+    engine_speed,
     mean_cached_tokens,
     prompt_tokens_computed,
 )
@@ -130,13 +130,30 @@ def test_steps_on_h100s_take_about_as_long_as_published_ones(name: str) -> None:
     assert published(name).time.seconds == pytest.approx(PUBLISHED[name][2], rel=0.35)
 
 
-def test_the_papers_rollouts_take_about_as_long_as_they_did() -> None:
-    """arXiv 2510.01180: 72.4 samples/s at N = 512 on 64 H100; mean lengths are not published, half the limit is
-    assumed. The paper's engines had vLLM's own scheduler, with 30 µs of host time a sequence."""
+def test_an_fp8_cache_moves_half_of_the_bytes_of_a_decode_step() -> None:
+    configs = [load_config("brorl_64gpu", added) for added in ([], ["+generation.engine_args.kv_cache_dtype=fp8"])]
+    hardware = configured_hardware(configs[0])
+    shape = make_plan(configs[0], hardware).shape
+    full, half = (engine_speed(config, shape, hardware) for config in configs)
+    assert half.token_bytes == full.token_bytes / 2 == 28 * 2 * 2 * 128
+    assert half.weight_bytes == full.weight_bytes
+
+
+def test_a_sequence_costs_the_host_time_of_the_scheduler_that_runs() -> None:
+    """The lean scheduler is off on GPUs unless it is set."""
     config = load_config("brorl_64gpu")
     hardware = configured_hardware(config)
-    hardware = replace(hardware, efficiency=replace(hardware.efficiency, engine_rollout_s=30e-6))
-    plan = make_plan(config, hardware)
+    shape = make_plan(config, hardware).shape
+    lean = load_config("brorl_64gpu", ["generation.lean_scheduler=on"])
+    assert engine_speed(config, shape, hardware).rollout_s == 30e-6
+    assert engine_speed(lean, shape, hardware).rollout_s == 7e-6
+
+
+def test_the_papers_rollouts_take_about_as_long_as_they_did() -> None:
+    """arXiv 2510.01180: 72.4 samples/s at N = 512 on 64 H100; mean lengths are not published, half the limit is
+    assumed."""
+    config = load_config("brorl_64gpu")
+    plan = make_plan(config, configured_hardware(config))
     assert plan.work.sampled / plan.time.stage_seconds("generate") == pytest.approx(72.4, rel=0.5)
 
 

@@ -4,13 +4,14 @@
 (docs/howto/extend.md). Each function takes the groups of a batch and the section `algorithm`, and returns one float32
 array [N] per group, with N rollouts. R is the shaped reward of a rollout.
 
-A group has a gradient only where its rewards disagree. Dynamic sampling and packing ask `disagree` for that.
+A group has a gradient only where its rewards disagree, and not always there: `teaching.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from brorl_graders import lowest_right
@@ -18,12 +19,12 @@ from brorl_graders.base.components import find_function, is_import_path, with_pa
 from numpy.typing import NDArray
 
 from nemo_brorl.algorithm.pass_at_k import share_within
+from nemo_brorl.algorithm.whitening import EPSILON, CarriedMoments, whitened
 from nemo_brorl.config.algorithm import AlgorithmConfig
 from nemo_brorl.core.errors import TrainingError
 from nemo_brorl.types import Bool, Float32, Int32, Int64, ReadOnly
 
 EQUAL = 1e-6  # rewards are equal whose difference is at most this share of their size
-EPSILON = 1e-8  # added to a standard deviation, so that a division by it stays finite
 
 Float64 = NDArray[np.float64]
 
@@ -91,14 +92,11 @@ def centred(group: GroupRewards) -> Float64:
     return rewards - rewards.mean()
 
 
-def whitened(groups: Sequence[Float64]) -> list[Float32]:
-    """Return each group's values [N] divided by the root mean square of the values of all rollouts in the batch."""
-    values = np.concatenate(groups)
-    deviation = float(np.sqrt(np.mean(values**2)))
-    return [(group / (deviation + EPSILON)).astype(np.float32) for group in groups]
-
-
-def reinforce_plus_plus(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float32]:
+def reinforce_plus_plus(
+    groups: Sequence[GroupRewards],
+    config: AlgorithmConfig,
+    carried: CarriedMoments | None = None,
+) -> list[Float32]:
     """Return (R − batch mean) / batch standard deviation (REINFORCE++, arXiv 2501.03262).
 
     R is the shaped reward of a rollout. All prompts share one baseline.
@@ -108,17 +106,23 @@ def reinforce_plus_plus(groups: Sequence[GroupRewards], config: AlgorithmConfig)
     mean = float(every.mean())
     if np.ptp(every) <= rounding_of(every, max(group.full_mark for group in groups)):
         return [np.zeros(len(values), np.float32) for values in rewards]
-    return whitened([values - mean for values in rewards])
+    centres = [values - mean for values in rewards]
+    return whitened(centres, [group.lengths for group in groups], config.shared_params, carried)
 
 
-def reinforce_plus_plus_baseline(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float32]:
-    """Return R − group mean, divided by the standard deviation over all rollouts of the batch (REINFORCE++-baseline).
+def reinforce_plus_plus_baseline(
+    groups: Sequence[GroupRewards],
+    config: AlgorithmConfig,
+    carried: CarriedMoments | None = None,
+) -> list[Float32]:
+    """Return R − group mean, divided by the standard deviation over the batch (REINFORCE++-baseline).
 
-    Source: arXiv 2501.03262. R is the shaped reward of a rollout. ProRLv2 and BroRL use this advantage. Every rollout
-    weighs alike in the deviation. Subtracting the batch mean would change nothing, since every centred group already
-    sums to zero.
+    Source: arXiv 2501.03262. R is the shaped reward of a rollout. ProRLv2 and BroRL use this advantage. `whitening.py`
+    says what the deviation is over, and when a mean is subtracted.
     """
-    return whitened([centred(group) for group in groups])
+    return whitened(
+        [centred(group) for group in groups], [group.lengths for group in groups], config.shared_params, carried
+    )
 
 
 def grpo(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float32]:
@@ -126,6 +130,7 @@ def grpo(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float3
 
     R is the shaped reward of a rollout. The deviation of a group with one success in N is about 1/√N, so the success
     gets an advantage of about √N. Rare successes of hard prompts count much more than with a deviation over the batch.
+    The deviation divides by N, as in the paper. Several implementations divide by N − 1.
     """
     advantages = []
     for group in groups:
@@ -197,16 +202,19 @@ def maxrl(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float
 def pass_at_k(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float32]:
     """Return the analytic advantages of pass@k training (arXiv 2508.10751 section 2.4).
 
-    k is `algorithm.pass_at_k`, and k ≤ N. A subset of k of a group's N rollouts earns 1 if it has a correct rollout.
+    k is `algorithm.pass_at_k`, and k ≤ N / 2. A subset of k of a group's N rollouts earns 1 if one of them is correct.
     With W wrong rollouts the mean over all subsets is R̄ = 1 − C(W, k) / C(N, k), and the deviation is σ = √(R̄ (1 −
     R̄)). A correct rollout gets (1 − R̄) / σ. A wrong one gets (1 − R̄ − C(W − 1, k − 1) / C(N − 1, k − 1)) / σ. Both
     vanish once most subsets succeed, so easy prompts lose their weight. Only correctness counts, so shaping changes
     nothing.
     """
-    return [_pass_at_k_of_group(group.is_correct, config.pass_at_k) for group in groups]
+    return [pass_at_k_of_group(group.is_correct, config.pass_at_k) for group in groups]
 
 
-def _pass_at_k_of_group(is_correct: Bool, k: int) -> Float32:
+def pass_at_k_of_group(is_correct: Bool, k: int) -> Float32:
+    """Return the advantages [N] of pass@k training for one group, 0 where it has too few wrong or no right rollouts."""
+    if k > len(is_correct):
+        return np.zeros(len(is_correct), np.float32)
     num = len(is_correct)
     num_wrong = int((~is_correct).sum())
     # Share of subsets without a correct rollout: 1 − R̄ in the paper.
@@ -221,6 +229,7 @@ def _pass_at_k_of_group(is_correct: Bool, k: int) -> Float32:
     return (values / deviation).astype(np.float32)
 
 
+WHITENED = ("reinforce_plus_plus", "reinforce_plus_plus_baseline")
 ADVANTAGES: dict[str, Advantage] = {
     "reinforce_plus_plus": reinforce_plus_plus,
     "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,
@@ -242,12 +251,20 @@ def find_advantage(config: AlgorithmConfig) -> Advantage:
     return with_params("algorithm.advantage_params", config.advantage, function, config.own_advantage_params)
 
 
-def advantages_of(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float32]:
+def advantages_of(
+    groups: Sequence[GroupRewards],
+    config: AlgorithmConfig,
+    carried: CarriedMoments | None = None,
+) -> list[Float32]:
     """Return the advantages of a batch's groups by `algorithm.advantage`, one [N] array per group.
 
+    Whitened advantages update `carried`, and take the deviation from it where it is given.
     Raises TrainingError when a user's own function returns anything but one finite number per rollout.
     """
-    advantages = find_advantage(config)(groups, config)
+    function: Callable[..., list[Float32]] = find_advantage(config)
+    if config.advantage in WHITENED:
+        function = partial(function, carried=carried)
+    advantages = function(groups, config)
     if is_import_path(config.advantage):
         advantages = _checked(advantages, groups, config.advantage)
     return advantages

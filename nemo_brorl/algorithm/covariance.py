@@ -8,7 +8,10 @@ contribution, with means over the n tokens of a mini-batch, is
 and a few tokens have nearly all of it. `share` · n of them are selected, at least one:
 
     clip_cov  drawn uniformly among those with `low` ≤ Cov ≤ `high`; they get no gradient from their advantage
-    kl_cov    those with the largest Cov; `coefficient` · |log π/π_old| is added to their loss, as in the authors' code
+    kl_cov    those with the largest Cov; `coefficient` · |log π/π_old| is added to their loss
+
+Equal covariances are ordered by a draw: at large N many responses are the same tokens. The authors' code has no PPO
+clip under KL-Cov, ours has. Both agree where the clip is so wide that no ratio reaches it.
 
 The paper uses the current π. Here π is the policy that sampled a token, because it is known for every token before the
 first forward pass. Means, ranks and draws are over the whole mini-batch on all ranks, however it is cut into
@@ -40,8 +43,9 @@ def select_by_covariance(
 ) -> Tensor:
     """Return which of this rank's tokens of a mini-batch Clip-Cov or KL-Cov selects, as a mask [T] bool.
 
-    `log_probs`, `advantages` and `draws` are [T]. `draws` are uniform in [0, 1] and decide which tokens clip_cov
-    selects. `gather` is a collective call: all ranks that share the mini-batch must call this function together.
+    `log_probs`, `advantages` and `draws` are [T]. `draws` are uniform in [0, 1]. They decide which tokens clip_cov
+    selects, and which of several with equal covariance kl_cov does. `gather` is a collective call: all ranks that share
+    the mini-batch must call this function together.
     """
     own_sums = [
         len(log_probs),
@@ -57,13 +61,13 @@ def select_by_covariance(
         is_below = order <= config.high
         order = torch.where(is_above & is_below, draws, -torch.inf)
     num_selected = max(1, int(config.share * num_tokens))
-    num_own = min(num_selected, len(order))
-    own_highest, _ = order.topk(num_own)
-    highest = gather(own_highest.cpu().numpy())
-    ascending = np.sort(np.concatenate(highest))
-    least = float(ascending[-num_selected:][0])
-    covariance_mask = order >= least
-    return covariance_mask & (order > -torch.inf)
+    values = order.double().cpu().numpy()
+    ties = draws.double().cpu().numpy()
+    ascending = np.lexsort((ties, values))[-num_selected:]
+    highest = np.concatenate(gather(np.stack([values[ascending], ties[ascending]], axis=1)))
+    least, least_draw = highest[np.lexsort((highest[:, 1], highest[:, 0]))][-num_selected:][0]
+    selected = (values > least) | ((values == least) & (ties >= least_draw))
+    return torch.from_numpy(selected & (values > -np.inf)).to(order.device)
 
 
 def apply_covariance(loss: Tensor, batch: TokenBatch, config: CovarianceConfig) -> Tensor:

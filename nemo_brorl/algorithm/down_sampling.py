@@ -32,3 +32,23 @@ def max_variance_subset(rewards: Float32, size: int) -> Int64:
     best = int(np.argmax(np.round(variances / scale, 12)))
     chosen = np.concatenate([order[: size - best], order[num - best :]])
     return np.sort(chosen)
+
+
+def stratum_weights(rewards: Float32, trained: Int64) -> Float32 | None:
+    """Return the weights [N] with which trained rollouts stand for all N of their group, 0 for those left out.
+
+    Given the rewards, rollouts of equal reward are exchangeable. So the weight is (rollouts of that reward in the group
+    / of it trained) · (trained / N), and the mean over the trained is in expectation that over the group (stratified
+    sampling). None: some reward has no trained rollout.
+
+    Example: of rewards 1, 0, 0, 0 two are trained, 1 and 0: weights 1/1 · 2/4 and 3/1 · 2/4.
+    """
+    scale = float(np.abs(rewards).max()) or 1.0
+    _, strata = np.unique(np.round(rewards.astype(np.float64) / scale, 6), return_inverse=True)
+    num_all = np.bincount(strata)
+    num_trained = np.bincount(strata[trained], minlength=len(num_all))
+    if not num_trained.all():
+        return None
+    weights = np.zeros(len(rewards), np.float32)
+    weights[trained] = (num_all / num_trained)[strata[trained]] * len(trained) / len(rewards)
+    return weights

@@ -96,7 +96,8 @@ def gmpo(batch: TokenBatch, config: AlgorithmConfig) -> LossSums:
     of ratios. A token's ratio is bounded above by 1 + clip_high where the advantage is positive, and below by 1 −
     clip_low where it is negative. The paper's e^±0.4 is `clip_low=0.33 clip_high=0.49`. It is written per token, as in
     `gspo`: the mean without gradient times a ratio of value 1 that has the token's gradient. Use it with
-    `algorithm.aggregation=sequence_mean`.
+    `algorithm.aggregation=sequence_mean`. Importance weights are the tokens' own, where verl takes their geometric mean
+    over the response.
     """
     log_ratio = log_ratio_to_old(batch)
     weight = advantages_with_kl(batch, config)

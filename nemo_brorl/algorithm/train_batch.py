@@ -20,9 +20,10 @@ import numpy as np
 from brorl_graders import full_mark
 
 from nemo_brorl.algorithm.advantages import GroupRewards, advantages_of, weigh_rare_successes
-from nemo_brorl.algorithm.down_sampling import max_variance_subset
+from nemo_brorl.algorithm.down_sampling import max_variance_subset, stratum_weights
 from nemo_brorl.algorithm.shaping import find_shaping, shaped_rewards
 from nemo_brorl.algorithm.turns import returns_of
+from nemo_brorl.algorithm.whitening import CarriedMoments
 from nemo_brorl.config.algorithm import AlgorithmConfig
 from nemo_brorl.config.rewards import ShapingConfig
 from nemo_brorl.types import Float32, Int32, Int64, ScoredGroup, TrainBatch
@@ -37,6 +38,7 @@ class GroupView:
     num_returns: Int32  # [N] number of returns that a trajectory has, at most K
     trained: Int64  # ascending indices of the rollouts to train on
     compared: Int64  # indices of the rollouts that form the baseline, the trained ones included
+    weights: Float32 | None = None  # weights [N] of trained rollouts, which stand for those left out; None: 1
 
 
 def make_train_batch(
@@ -47,19 +49,20 @@ def make_train_batch(
     max_tokens: int,
     loss_scale: float = 1.0,
     min_reward_range: float | None = None,
+    carried: CarriedMoments | None = None,
 ) -> TrainBatch:
     """Return the batch of groups, advantages and rollouts for training step `step`, counted from 1.
 
     `max_tokens` is the longest that a response may be. `loss_scale` and `min_reward_range` are stored in the
-    `TrainBatch`. The groups keep their raw rewards. Raises TrainingError when a user's own shaping or advantage
-    function does not return one finite number per rollout.
+    `TrainBatch`. Advantages that are whitened update `carried`. The groups keep their raw rewards. Raises TrainingError
+    when a user's own shaping or advantage function does not return one finite number per rollout.
     """
     own_shaping = find_shaping(shaping)
     views = []
     for group in groups:
         shaped = shaped_rewards(group, shaping, max_tokens, step, own_shaping)
         views.append(_view(group, shaped, algorithm))
-    advantages = _advantages(views, algorithm)
+    advantages = _advantages(views, algorithm, carried)
     means = []
     for view, values in zip(views, advantages, strict=True):
         mean = values.sum(axis=1) / view.num_returns
@@ -84,21 +87,29 @@ def _view(group: ScoredGroup, shaped: Float32, algorithm: AlgorithmConfig) -> Gr
         shaped = returns[:, 0]
     everyone = np.arange(len(shaped))
     trained = compared = everyone
+    weights = None
     if group.train_indices is not None:
         # An earlier step trained on the other rollouts. Advantages use the whole group, the update only the rest.
         trained = group.train_indices
     elif algorithm.train_rollouts is not None:
-        trained = compared = max_variance_subset(shaped, algorithm.train_rollouts)
+        trained = max_variance_subset(shaped, algorithm.train_rollouts)
+        if algorithm.train_rollouts_compared == "group":
+            weights = stratum_weights(shaped, trained)
+        if weights is None:
+            compared = trained
     return GroupView(
         rewards=GroupRewards(group.rewards, shaped, group.group.num_sampled, full_mark(group.prompt.payload)),
         returns=returns,
         num_returns=np.minimum(group.num_turns, returns.shape[1]),
         trained=trained,
         compared=compared,
+        weights=weights,
     )
 
 
-def _advantages(views: Sequence[GroupView], algorithm: AlgorithmConfig) -> list[Float32]:
+def _advantages(
+    views: Sequence[GroupView], algorithm: AlgorithmConfig, carried: CarriedMoments | None
+) -> list[Float32]:
     """Return one array [N, K] of advantages per group, 0 for rollouts that are not trained on.
 
     At each turn, the trajectories that have reached it are compared as if they were a group. A trajectory that has no
@@ -117,7 +128,7 @@ def _advantages(views: Sequence[GroupView], algorithm: AlgorithmConfig) -> list[
                 continue
             compared.append(replace(view.rewards.select(members), shaped=view.returns[members, turn]))
             targets.append((of_group, members, turn))
-    for (of_group, members, turn), values in zip(targets, advantages_of(compared, algorithm), strict=True):
+    for (of_group, members, turn), values in zip(targets, advantages_of(compared, algorithm, carried), strict=True):
         of_group[members, turn] = values
     if algorithm.rare_success_exponent > 0:
         rewards = [view.rewards for view in views]
@@ -125,4 +136,6 @@ def _advantages(views: Sequence[GroupView], algorithm: AlgorithmConfig) -> list[
     for view, of_group in zip(views, advantages, strict=True):
         is_trained = np.isin(np.arange(len(of_group)), view.trained)
         of_group[~is_trained] = 0.0
+        if view.weights is not None:
+            of_group *= view.weights[:, None]
     return advantages

@@ -128,7 +128,7 @@ def check_questions(
         num_held_out=num_found,
         max_positions=read_model_shape(model_folder).max_positions,
     )
-    return _report(chain.from_iterable(check(asked) for check in checks.CHECKS))
+    return _report(chain.from_iterable(check(asked) for check in checks.CHECKS), config)
 
 
 def check_benchmarks(config: BroRLConfig, benchmarks: Iterable[Benchmark]) -> list[str]:
@@ -147,17 +147,18 @@ def check_benchmarks(config: BroRLConfig, benchmarks: Iterable[Benchmark]) -> li
             wrong.append(checks.Finding(f"{benchmark.name} has {len(benchmark.prompts)} questions, {key}={num_asked}"))
         looked = checks.look_at_prompts(benchmark.prompts[: checks.NUM_QUESTIONS])
         wrong += checks.references_of(looked, config.data, config.rewards)
-    return _report(wrong)
+    return _report(wrong, config)
 
 
-def _report(wrong: Iterable[Finding]) -> list[str]:
+def _report(wrong: Iterable[Finding], config: BroRLConfig) -> list[str]:
     said, refused = [], []
     for finding in wrong:
+        text = hidden(finding.text, config)
         if finding.is_refused:
-            refused.append(finding.text)
+            refused.append(text)
         else:
-            log.warning("%s", finding.text)
-            said.append(finding.text)
+            log.warning("%s", text)
+            said.append(text)
     if refused:
         raise DataError("; ".join(refused))
     return said

@@ -33,12 +33,12 @@ from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.core.weight_files import check_model_files
 from nemo_brorl.prompts.prompt_check import check_stop_tokens
 from nemo_brorl.training.checkpoint import Checkpoints
-from nemo_brorl.training.finished_run import finished_line
+from nemo_brorl.training.finished_run import finished_line, saved_state
 from nemo_brorl.training.records import JsonlSink
 from nemo_brorl.training.run_folder import claim_run_folder, open_log
 from nemo_brorl.training.supervised.chat_files import read_examples
 from nemo_brorl.training.supervised.conversations import Conversations
-from nemo_brorl.training.supervised.trainer import Lessons, SftParts, SftTrainer
+from nemo_brorl.training.supervised.trainer import Lessons, SftParts, SftTrainer, check_same_lessons
 
 FILES_CONFIG = "sft"  # the YAML for conversations in files
 
@@ -89,6 +89,8 @@ def fine_tune(config: BroRLConfig, line: CommandLine, read: ReadLessons) -> int:
                 lessons = read(config, model_folder)
             finished = finished_line(run_folder, lessons.num_steps)
             if finished is not None and check_same_run(config):
+                checkpoints = run_folder / "checkpoints"
+                check_same_lessons(checkpoints, saved_state(checkpoints)["trained_on"], config, lessons)
                 console.line(finished)
                 return 0
             return fine_tune_alone(config, line, lessons, report)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from brorl_graders import names_in
 
+from nemo_brorl.algorithm.teaching import Teaching
 from nemo_brorl.cluster.process_placement import places_of
 from nemo_brorl.cluster.ray_cluster import RayCluster
 from nemo_brorl.cluster.ray_watch import start_limit
@@ -246,7 +247,11 @@ def run_observers(
     return [
         Timelines(timeline, run_folder, config.timeline),
         Samples(run_folder, config.rollouts.save_samples, decode, console),
-        StoredRollouts(store, config.dynamic_sampling),
+        StoredRollouts(
+            store,
+            config.dynamic_sampling,
+            Teaching.from_config(config.algorithm, config.rewards.shaping),
+        ),
         Events(run_folder),
         MassBalanceMetrics(),
         *added,

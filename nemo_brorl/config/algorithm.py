@@ -23,7 +23,8 @@ REINFORCEMENT_LOSSES = ("ppo_clip", "gspo", "gmpo", "cispo")  # losses that trai
 KL_ESTIMATORS = ("k1", "k2", "k3")
 
 
-SHARED_PARAMS = ("train_rollouts", "rare_success_exponent")  # parameters that all advantages have
+# Parameters that all advantages have.
+SHARED_PARAMS = ("train_rollouts", "train_rollouts_compared", "rare_success_exponent", "whiten_over", "whiten_memory")
 
 
 @dataclass
@@ -83,8 +84,24 @@ class AdvantageParams:
         "rollouts of a group that are trained on, those with the largest variance of rewards; null: all N",
         at_least=2,
     )
+    train_rollouts_compared: str = setting(
+        "group",
+        "rollouts that those trained on are compared with. group: all N, where trained ones stand for those left out "
+        "with the same reward; subset: the trained ones alone, as in PODS, which is also done where a reward is left "
+        "out altogether",
+        choices=("group", "subset"),
+    )
     rare_success_exponent: float = setting(
         0.0, "exponent of a group's weight, 1 - share of correct rollouts", at_least=0
+    )
+    whiten_over: str = setting(
+        "rollouts",
+        "what the deviation of reinforce_plus_plus and reinforce_plus_plus_baseline is over. tokens: their mean over "
+        "tokens is also subtracted",
+        choices=("rollouts", "tokens"),
+    )
+    whiten_memory: int = setting(
+        20, "steps over which that deviation is carried, unless fill=full; 0: each step by itself", at_least=0
     )
 
 
@@ -120,8 +137,10 @@ class AlgorithmConfig:
     advantage_params: dict[str, Any] = setting(
         {},
         "parameters of the advantage. All have train_rollouts: rollouts of a group that are trained on, "
-        "those with the largest variance of rewards (PODS), default all N; and rare_success_exponent: a "
-        "group's weight is (1 - share of correct rollouts) ** this. An advantage of your own may have "
+        "those with the largest variance of rewards (PODS), default all N; train_rollouts_compared: group or subset; "
+        "and rare_success_exponent: a group's weight is (1 - share of correct rollouts) ** this. reinforce_plus_plus "
+        "and reinforce_plus_plus_baseline have whiten_over: rollouts or tokens, and whiten_memory: steps over which "
+        "their deviation is carried unless dynamic_sampling.fill=full, default 20. An advantage of your own may have "
         "more (docs/howto/extend.md)",
     )
     pass_at_k: int = setting(8, "k of the advantage pass_at_k", at_least=1)
@@ -163,6 +182,18 @@ class AlgorithmConfig:
         """Number of rollouts in a group of N that are trained on. None: all N."""
         chosen: int | None = self.advantage_params.get("train_rollouts")
         return chosen
+
+    @property
+    def shared_params(self) -> AdvantageParams:
+        """Parameters that all advantage estimators share."""
+        return AdvantageParams(
+            **{name: value for name, value in self.advantage_params.items() if name in SHARED_PARAMS}
+        )
+
+    @property
+    def train_rollouts_compared(self) -> str:
+        """Rollouts of a group with which those trained on are compared: group or subset."""
+        return self.shared_params.train_rollouts_compared
 
     @property
     def rare_success_exponent(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from nemo_brorl.config.algorithm import ADVANTAGES, NOT_BY_TURN
@@ -78,12 +79,19 @@ def groups_are_large_enough(run: BroRLConfig) -> Iterator[str]:
     algorithm = run.algorithm
     sizes = [num for num, _ in run.rollouts.stage_sizes()] or [run.rollouts.num_per_prompt]
     smallest = min(sizes)
-    smallest = min(smallest, algorithm.train_rollouts or smallest)
-    if algorithm.advantage == "pass_at_k" and algorithm.pass_at_k > smallest:
+    if algorithm.train_rollouts_compared == "subset":
+        smallest = min(smallest, algorithm.train_rollouts or smallest)
+    smallest = max(2, math.ceil(smallest * run.rollouts.min_fraction))
+    if algorithm.advantage == "pass_at_k" and algorithm.pass_at_k > smallest // 2:
         yield (
-            f"algorithm.pass_at_k={algorithm.pass_at_k} is more than N = {smallest} rollouts of a group: set "
-            f"{smallest} or less"
+            f"algorithm.pass_at_k={algorithm.pass_at_k} is more than half of the {smallest} rollouts that a group may "
+            "have. A group with fewer wrong rollouts than that teaches nothing, and one of as many never does: set "
+            f"algorithm.pass_at_k={smallest // 2} or less"
         )
+    if algorithm.advantage == "reinforce_plus_plus" and run.dynamic_sampling.enabled:
+        why = "takes one baseline of all groups, and groups that are left out for their rewards shift it"
+        wanted = ("algorithm.advantage=reinforce_plus_plus_baseline", "dynamic_sampling.enabled=false")
+        yield needs(run, "algorithm.advantage", why, *wanted)
 
 
 RULES = (parts_go_together, reference_is_there, groups_fill_mini_batches, groups_are_large_enough)

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from nemo_brorl.config.needs import COLOCATED, needs, needs_gpus, needs_gpus_shared_with_engines
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.errors import ModelError
+from nemo_brorl.core.model_folder import local_model
 
 
 def devices_are_of_the_kind(run: BroRLConfig) -> Iterator[str]:
@@ -81,4 +83,18 @@ def kernels_exist(run: BroRLConfig) -> Iterator[str]:
         )
 
 
-RULES = (devices_are_of_the_kind, engines_fill_their_devices, kernels_exist)
+def drafts_exist(run: BroRLConfig) -> Iterator[str]:
+    drafts = run.generation.engine_args.get("speculative_config") or {}
+    model = str(drafts.get("model") or "ngram")
+    if model == "ngram":
+        return
+    try:
+        local_model(model)
+    except ModelError:
+        yield (
+            f"generation.engine_args.speculative_config.model={model} is no folder here: set the folder or the name "
+            "owner/name of a draft model"
+        )
+
+
+RULES = (devices_are_of_the_kind, engines_fill_their_devices, kernels_exist, drafts_exist)

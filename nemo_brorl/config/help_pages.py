@@ -24,6 +24,7 @@ RECIPES = {
         "brorl_on_plateau",
         "brorl_five_domains",
         "brorl_7b",
+        "brorl_7b_fp8",
         "brorl_qwen3_30b_a3b",
     ),
     "256 GPUs": ("brorl_32b",),

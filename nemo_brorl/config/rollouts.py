@@ -26,16 +26,21 @@ class StageConfig:
 
 @dataclass
 class PlateauConfig:
-    """Test for stalled validation: no rise over `window` validations, `patience` times in a row."""
+    """Test for stalled validation, over `window` validations and `patience` times in a row."""
 
-    window: int = setting(6, "validations to which a slope is fitted", at_least=3)
-    patience: int = setting(3, "windows in a row without a rise before the next stage", at_least=1)
+    window: int = setting(16, "validations to which a slope is fitted", at_least=3)
+    patience: int = setting(3, "stalled windows in a row before the next stage", at_least=1)
     confidence: float = setting(
         0.95,
-        "probability that the slope is above min_gain, from which validation counts as rising",
+        "confidence of either bound of the slope",
         within=(0.5, 0.9999),
     )
-    min_gain: float = setting(0.0, "smallest rise of pass@1 per validation", at_least=0)
+    min_gain: float = setting(
+        0.0,
+        "rise of pass@1 per validation that matters: stalled is a slope whose upper bound is below it; 0: a slope "
+        "whose lower bound is not above 0",
+        at_least=0,
+    )
 
 
 @dataclass
@@ -212,6 +217,11 @@ class DynamicSamplingConfig:
         "most updates that an informative group beyond the batch may wait to be trained on; 0: it is dropped",
         at_least=0,
     )
+
+    @property
+    def varies(self) -> bool:
+        """Whether the number of groups that a step trains on varies with their rewards."""
+        return self.enabled and self.fill != "full"
 
     @property
     def least_range(self) -> float | None:

@@ -82,6 +82,7 @@ class StopRequest:
         self.save_by: float | None = None  # time.monotonic()
         self.step_began = 0.0
         self.longest_step_s = 0.0
+        self.longest_update_s: float | None = None  # None: there was no update so far
 
     def install(self) -> None:
         """Install handlers for SIGINT, SIGTERM and SIGUSR1 that ask the run to save its state and stop.
@@ -99,6 +100,30 @@ class StopRequest:
         """Record the end of a training step, validation and saving included."""
         step_s = time.monotonic() - self.step_began
         self.longest_step_s = max(self.longest_step_s, step_s)
+
+    @contextlib.contextmanager
+    def update(self) -> Iterator[None]:
+        """Record how long the part of a training step takes that cannot be cut: the policy's update."""
+        start = time.monotonic()
+        yield
+        update_s = time.monotonic() - start
+        self.longest_update_s = max(self.longest_update_s or 0.0, update_s)
+
+    def check_update(self) -> None:
+        """Raise StepCut when the policy's update would not be over in time, with the reason and what follows set.
+
+        An update is expected to take as long as the longest one so far. After SIGUSR1 none begins whose time is
+        unknown.
+        """
+        now = time.monotonic()
+        if self.save_by is not None and (self.longest_update_s is None or now + self.longest_update_s > self.save_by):
+            raise StepCut
+        if self.deadline is None or self.longest_update_s is None:
+            return
+        if self.reason is None and now + self.longest_update_s > self.deadline:
+            self.reason = "the time limit is near"
+            self.will_resume = True
+            raise StepCut
 
     def should_stop(self) -> bool:
         """Return whether a signal or the time limit requires the run to stop before another step."""

@@ -83,7 +83,7 @@ def scores_of(strata: Sequence[Group], config: EvaluationConfig) -> Scores:
 
     def estimated(value: Value) -> Estimate:
         values = _values(strata, value)
-        return estimate(values, config.confidence, config.bootstrap_samples, BOOTSTRAP_SEED)
+        return estimate(values, config.confidence, config.bootstrap_samples, BOOTSTRAP_SEED, most)
 
     pass_at = {}
     for k in _reported(config.pass_at_k, num_samples, fewest):

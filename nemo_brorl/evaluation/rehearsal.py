@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from nemo_brorl.algorithm.keep_rate import expected_keep_rate
+from nemo_brorl.algorithm.teaching import Teaching
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
@@ -166,7 +167,11 @@ def _num_best(group: ScoredGroup, config: BroRLConfig) -> int:
     They are some but not all where dynamic sampling keeps the group, none where it drops it, and all where all are
     correct.
     """
-    decision = judge(group, replace(config.dynamic_sampling, enabled=True))
+    decision = judge(
+        group,
+        replace(config.dynamic_sampling, enabled=True),
+        Teaching.from_config(config.algorithm, config.rewards.shaping),
+    )
     if not decision.keep:
         return len(group.rewards) if decision.reason == "all_correct" else 0
     middle = (float(group.rewards.max()) + float(group.rewards.min())) / 2

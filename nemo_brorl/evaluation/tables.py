@@ -15,7 +15,7 @@ NONE = "–"
 ALL_PROMPTS, MEAN_OF_BENCHMARKS = "all prompts", "mean of benchmarks"
 NOTES = (
     "n: samples of each prompt. s.e.: standard error of pass@1 over prompts. "
-    "Interval: percentiles of a bootstrap over prompts. "
+    "Interval: Clopper and Pearson's with the effective number of samples. "
     "maj@k: the answer that most of k samples give is right. Truncated, no answer: shares of samples. "
     "Constant: pass@1 of always giving each task's most frequent answer.",
 )
@@ -146,8 +146,8 @@ def share(value: float | None) -> str:
 
 
 def interval(estimate: Estimate, sign: str = "") -> str:
-    """Return a bootstrap interval as text in percentage points, or a dash for a single prompt."""
+    """Return an interval as text in percentage points, or a dash for a single prompt."""
     if np.isnan(estimate.standard_error):
         return NONE
-    low, high = estimate.bootstrap
+    low, high = estimate.interval
     return f"{100 * low:{sign}.1f} … {100 * high:{sign}.1f}"

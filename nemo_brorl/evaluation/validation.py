@@ -12,10 +12,13 @@ from brorl_graders import reference_text
 from nemo_brorl.algorithm.pass_at_k import constant_pass_at_1, mean_pass_at_k, standard_error
 from nemo_brorl.config.evaluation import EvaluationConfig
 from nemo_brorl.config.rollouts import RolloutsConfig
+from nemo_brorl.core.statistics import UNKNOWN, Ends, share_interval
 from nemo_brorl.rollouts.failures import FailureCount
 from nemo_brorl.rollouts.metrics import trajectory_metrics
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.types import Prompt, Sampling, ScoredGroup, is_right
+
+CONFIDENCE = 0.95  # confidence of the interval of pass@1
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class TaskResult:
     trajectories: Mapping[str, float]  # metrics from `trajectory_metrics`
     reward: float = math.nan  # mean raw reward
     reward_error: float = math.nan  # standard error of it, over prompts
+    interval: Ends = UNKNOWN  # 95 % interval of pass@1
 
     @property
     def error_text(self) -> str:
@@ -61,6 +65,10 @@ class EvaluationResult:
             f"{prefix}/response_tokens": overall.response_tokens,
             f"{prefix}/truncated": overall.truncated,
         }
+        low, high = overall.interval
+        if not math.isnan(low):
+            metrics[f"{prefix}/pass_at_1_low"] = low
+            metrics[f"{prefix}/pass_at_1_high"] = high
         if overall.constant_answer is not None:
             metrics[f"{prefix}/constant_answer"] = overall.constant_answer
         for name in ("turns", "tool_errors"):
@@ -145,6 +153,7 @@ def summarise(groups: Sequence[ScoredGroup]) -> TaskResult:
         trajectories=trajectory_metrics(groups),
         reward=float(np.mean(rewards)),
         reward_error=standard_error(rewards),
+        interval=share_interval([shares], CONFIDENCE, num_samples),
     )
 
 

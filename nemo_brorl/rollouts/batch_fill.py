@@ -36,7 +36,7 @@ from nemo_brorl.config.rollouts import RolloutsConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.generation.metrics import generation_metrics
 from nemo_brorl.rollouts.carry_over import CarryOver
-from nemo_brorl.rollouts.dynamic_sampling import POSTPONED, judge
+from nemo_brorl.rollouts.dynamic_sampling import POSTPONED
 from nemo_brorl.rollouts.failures import FailureCount
 from nemo_brorl.rollouts.fate import Fate, fate_of, is_resumed
 from nemo_brorl.rollouts.ledger import OpenGroup, check_version
@@ -164,7 +164,7 @@ class BatchFill:
         sampled = self.dynamic_sampling.sampled()
         sampled_at = max(self.stream.sampled_at, self.start)
         generate_s = sampled_at - self.start
-        metrics = group_metrics(sampled, self.stage.num_per_prompt)
+        metrics = group_metrics(sampled, self.stage.num_per_prompt, self.dynamic_sampling.teaching)
         seconds = max(generate_s, 1e-9)
         metrics.update(generation_metrics(self.stats_before, self.stats_after, seconds))
         metrics.update(self.dynamic_sampling.metrics())
@@ -237,7 +237,7 @@ class BatchFill:
         if len(group.scored_chunks) == group.num_trained_chunks:
             return
         scored = replace(group.close(), train_indices=group.untrained_indices())
-        if judge(scored, self.dynamic_sampling.config).keep:
+        if self.dynamic_sampling.judge(scored).keep:
             self.leftovers.put_completed(scored)
         group.num_trained_chunks = len(group.scored_chunks)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from nemo_brorl.algorithm.teaching import BY_REWARDS, Teaching
 from nemo_brorl.config.policy import OptimConfig
 from nemo_brorl.config.rollouts import DynamicSamplingConfig, RolloutsConfig
 from nemo_brorl.config.run_sizes import RunSizes
@@ -30,12 +31,13 @@ class Batches:
         sizes: RunSizes,
         prompts: PromptSource,
         sampler: Sampler,
+        teaching: Teaching = BY_REWARDS,
     ) -> None:
         self.settings = rollouts
         self.num_engines = sizes.num_engines
         self.sampler = sampler
         self.schedule = RolloutSchedule(rollouts, optim)
-        self.carry_over = CarryOver(rollouts, dynamic_sampling, prompts, sampler.seed)
+        self.carry_over = CarryOver(rollouts, dynamic_sampling, prompts, sampler.seed, teaching)
         self.fill: BatchFill | None = None
 
     def begin(self, version: int) -> BatchFill:
@@ -46,14 +48,21 @@ class Batches:
         self.fill = BatchFill(self.carry_over, self.sampler, self.settings, chunk_size, stage, version)
         return self.fill
 
-    def take_batch(self, version: int, check: Callable[[], None]) -> FilledBatch:
+    def take_batch(
+        self,
+        version: int,
+        check: Callable[[], None],
+        check_update: Callable[[], None],
+    ) -> FilledBatch:
         """Return the next complete training batch, and sample it if needed.
 
-        `check` is called repeatedly while the batch is sampled and may raise. Raises StarvationError when sampling
-        finds too few informative groups. An unfinished batch is kept until `complete`, `drop` or `cut`.
+        `check` is called repeatedly while the batch is sampled, and `check_update` once it is complete. Both may raise.
+        Raises StarvationError when sampling finds too few informative groups. An unfinished batch is kept until
+        `complete`, `drop` or `cut`.
         """
         fill = self.fill or self.begin(version)
         fill.complete(check)
+        check_update()
         filled = fill.finish()
         self.fill = None
         return filled

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from brorl_graders.base.environment_values import as_written, restored
 
+from nemo_brorl.algorithm.teaching import BY_REWARDS, Teaching
 from nemo_brorl.config.rollouts import DynamicSamplingConfig, RolloutsConfig
 from nemo_brorl.generation.placement.lengths import LengthHistory
 from nemo_brorl.ports import PromptSource
@@ -46,10 +47,11 @@ class CarryOver:
         dynamic_sampling: DynamicSamplingConfig,
         prompts: PromptSource,
         seed: int,
+        teaching: Teaching = BY_REWARDS,
     ) -> None:
         self.prompts = prompts
         self.pool = find_pool(rollouts.prompt_pool)(prompts, seed)
-        self.dynamic_sampling = DynamicSampling(dynamic_sampling)
+        self.dynamic_sampling = DynamicSampling(dynamic_sampling, teaching)
         self.leftovers = Leftovers()
         self.lengths = LengthHistory()
         self.spent = Spent()
@@ -112,7 +114,7 @@ class CarryOver:
             return []
         self.is_batch_complete = True
         self._observe_lengths(sampled, cut)
-        self.spent = self.spent.plus(Spent.of_step(sampled, num_tokens, self.dynamic_sampling.config))
+        self.spent = self.spent.plus(Spent.of_step(sampled, num_tokens, self.dynamic_sampling))
         self.pool.record_groups(sampled)
         return self.prompts.record_outcomes(outcomes(sampled))
 

@@ -9,8 +9,8 @@ from making a group informative, because an advantage would scale it up to that 
 **Fill.** Under `fill: full` a batch needs a fixed number of informative groups, as in DAPO: the harder the prompts, the
 more is sampled for one update. Under `samples` a step samples a fixed number of groups and trains on the informative
 ones, at least one. Under `at_least` it continues until it has `min_groups` informative groups. Batches then vary in
-size, and their loss is scaled by their share of the groups sampled (`share_of_step`). So the loss is the mean over all
-sampled groups. Groups that do not disagree have no gradient, and every informative group counts the same in any step.
+size, and their loss is scaled by their number over the number asked for (`share_of_step`). Groups that do not disagree
+have no gradient, and an informative group counts the same in any step, also where more were sampled than asked for.
 The mean over a batch of k groups would let a step of few groups move the weights as far as one of many. Over steps,
 that lowers the squared signal-to-noise ratio by 1 / (E[k] E[1/k]), a quarter where k is 2 on average.
 
@@ -33,9 +33,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from brorl_graders import full_mark
-
-from nemo_brorl.algorithm.advantages import disagree
+from nemo_brorl.algorithm.teaching import BY_REWARDS, Teaching, can_teach
 from nemo_brorl.config.rollouts import DynamicSamplingConfig
 from nemo_brorl.core.errors import StarvationError
 from nemo_brorl.types import ScoredGroup, is_right
@@ -54,14 +52,14 @@ class Decision:
     """Decision whether a group enters the batch, with the reason."""
 
     keep: bool
-    reason: str  # informative, all_correct, all_wrong, all_equal (or nearly), disabled
+    reason: str  # informative, all_correct, all_wrong, all_equal (or no advantage is left), disabled
 
 
-def judge(group: ScoredGroup, config: DynamicSamplingConfig) -> Decision:
-    """Decide by the raw rewards of a group of rollouts whether the group enters the training batch."""
+def judge(group: ScoredGroup, config: DynamicSamplingConfig, teaching: Teaching = BY_REWARDS) -> Decision:
+    """Decide whether a group of rollouts can teach, and so enters the training batch."""
     if not config.enabled:
         return Decision(True, "disabled")
-    if disagree(group.rewards, config.min_reward_range, full_mark(group.prompt.payload)):
+    if can_teach(group, config.min_reward_range, teaching):
         return Decision(True, "informative")
     if is_right(group).all():
         return Decision(False, "all_correct")
@@ -80,8 +78,9 @@ class DynamicSampling:
     sampling.num_to_admit()                   # 2                        one is missing: ceil(1 / 0.9525) in flight
     """
 
-    def __init__(self, config: DynamicSamplingConfig) -> None:
+    def __init__(self, config: DynamicSamplingConfig, teaching: Teaching = BY_REWARDS) -> None:
         self.config = config
+        self.teaching = teaching
         self.kept: list[ScoredGroup] = []  # closed, informative, not trained on yet; oldest first
         self._fills_up = config.fill == "full"
         self.keep_rate = 1.0  # running estimate, saved in checkpoints because it decides how many groups are admitted
@@ -240,6 +239,10 @@ class DynamicSampling:
             metrics[f"dynamic_sampling/{reason}"] = float(self.counts[reason])
         return metrics
 
+    def judge(self, group: ScoredGroup) -> Decision:
+        """Decide whether a group of rollouts can teach, under the run's settings."""
+        return judge(group, self.config, self.teaching)
+
     def _judge_in_order(self) -> None:
         while self._in_flight:
             group = next(iter(self._in_flight.values()))
@@ -249,7 +252,7 @@ class DynamicSampling:
 
     def _judge(self, group: ScoredGroup) -> None:
         del self._in_flight[group.prompt.uid]
-        decision = judge(group, self.config)
+        decision = self.judge(group)
         self._count(decision.reason, group.group.num_rollouts)
         if decision.keep:
             self.kept.append(group)

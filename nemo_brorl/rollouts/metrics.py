@@ -1,6 +1,7 @@
 """Metrics of a step's sampling: rewards, lengths, pass@k, mass balance, and the bias of cutting slow rollouts.
 
-In pass@k every group sampled in a step counts, informative or not, because kept groups alone would never be all wrong.
+In pass@k every whole group sampled in a step counts, informative or not, because kept groups alone would never be all
+wrong. Groups that a deadline cut are left out and counted. Those that timed out are not in it either.
 A step with `fill: full` ends with an informative group, so these means are biased towards informative groups by about
 one group in all that were sampled. The prompts are training prompts. Memorised answers raise these metrics, but not
 those on held-out prompts.
@@ -11,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from brorl_graders import full_mark
 
-from nemo_brorl.algorithm.advantages import disagree
 from nemo_brorl.algorithm.pass_at_k import pass_at_k
+from nemo_brorl.algorithm.teaching import BY_REWARDS, Teaching, can_teach
 from nemo_brorl.rollouts.ledger import OpenGroup
 from nemo_brorl.types import Float32, Int32, ScoredGroup, is_right
 
@@ -123,20 +123,26 @@ def mean_pass_at(groups: Sequence[ScoredGroup]) -> dict[int, float]:
     return {k: float(np.average(values[k])) for k in sorted(values)}
 
 
-def group_metrics(groups: Sequence[ScoredGroup], num_per_prompt: int) -> dict[str, float]:
+def group_metrics(
+    groups: Sequence[ScoredGroup], num_per_prompt: int, teaching: Teaching = BY_REWARDS
+) -> dict[str, float]:
     """Return all metrics of the groups of rollouts sampled in a step, or none if there is no group."""
     if not groups:
         return {}
-    metrics = reward_metrics(groups)
+    metrics = reward_metrics(groups, teaching)
     metrics.update(trajectory_metrics(groups))
     sizes = [len(group.rewards) for group in groups]
     metrics["rollouts/group_size"] = float(np.mean(sizes))
     metrics["rollouts/full"] = sum(size >= num_per_prompt for size in sizes) / len(groups)
-    metrics.update(coverage_metrics(groups))
+    # Rollouts that a deadline cut are the slow ones, and more often wrong.
+    whole = [group for group, size in zip(groups, sizes, strict=True) if size + group.num_failed >= num_per_prompt]
+    metrics.update(coverage_metrics(whole))
+    if len(whole) < len(groups):
+        metrics["rollouts/pass_at_groups_left_out"] = float(len(groups) - len(whole))
     return metrics
 
 
-def reward_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
+def reward_metrics(groups: Sequence[ScoredGroup], teaching: Teaching = BY_REWARDS) -> dict[str, float]:
     """Return metrics of rewards, response lengths and successes of all groups sampled in a step, informative or not."""
     rewards = _rewards(groups)
     lengths = _lengths(groups)
@@ -153,7 +159,7 @@ def reward_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
     for task, of_task in _grouped(tasks, groups).items():
         metrics[f"reward/{task}"] = float(_rewards(of_task).mean())
     metrics.update(success_histogram(groups))
-    metrics.update(domain_metrics(groups))
+    metrics.update(domain_metrics(groups, teaching))
     return metrics
 
 
@@ -187,7 +193,7 @@ def trajectory_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
     }
 
 
-def domain_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
+def domain_metrics(groups: Sequence[ScoredGroup], teaching: Teaching = BY_REWARDS) -> dict[str, float]:
     """Return metrics of the groups of rollouts of each domain in a mixture of prompt sources.
 
     They are empty when there is no mixture.
@@ -199,7 +205,7 @@ def domain_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
             continue
         num_informative = 0
         for group in of_domain:
-            if disagree(group.rewards, 0.0, full_mark(group.prompt.payload)):
+            if can_teach(group, 0.0, teaching):
                 num_informative += 1
         metrics[f"domain/{domain}/groups"] = float(len(of_domain))
         metrics[f"domain/{domain}/reward"] = float(_rewards(of_domain).mean())

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from nemo_brorl.config.rollouts import DynamicSamplingConfig
-from nemo_brorl.rollouts.dynamic_sampling import judge
+from nemo_brorl.rollouts.dynamic_sampling import DynamicSampling
 from nemo_brorl.types import Prompt, ScoredGroup, is_right
 
 
@@ -19,13 +18,13 @@ class Spent:
     rollouts: int = 0  # rollouts of closed groups
 
     @staticmethod
-    def of_step(sampled: Sequence[ScoredGroup], num_tokens: int, config: DynamicSamplingConfig) -> Spent:
+    def of_step(sampled: Sequence[ScoredGroup], num_tokens: int, sampling: DynamicSampling) -> Spent:
         """Return the rollouts, tokens and informative groups of one step.
 
         They are counted from the groups of which enough rollouts ended in the step, and from `num_tokens`, the tokens
         sampled in it.
         """
-        decisions = [judge(scored, config) for scored in sampled]
+        decisions = [sampling.judge(scored) for scored in sampled]
         return Spent(
             generated_tokens=num_tokens,
             informative_groups=sum(decision.reason == "informative" for decision in decisions),

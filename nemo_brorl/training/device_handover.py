@@ -18,9 +18,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from nemo_brorl.core.clock import Stopwatch
+from nemo_brorl.core.errors import ResourceError
 from nemo_brorl.core.stall_watch import Heartbeat
 from nemo_brorl.ports import Generator, Policy
 from nemo_brorl.weights.publication import SyncReport, publish
+
+MAX_GROWTH_GIB = 4.0
 
 
 class DeviceHandover:
@@ -44,6 +47,15 @@ class DeviceHandover:
         if self.last_sync is not None:
             metrics.update(self.last_sync.metrics())
         return metrics
+
+    def check_growth(self) -> None:
+        """Raise ResourceError if a sleeping engine holds some GiB more than in its first sleep."""
+        growth = self.residual.get("sleep/residual_growth_gib_max", 0.0)
+        if growth > MAX_GROWTH_GIB:
+            raise ResourceError(
+                f"an engine holds {growth:.1f} GiB more than in its first sleep, and the policy will lack them. A "
+                "restart gives them back: run the same command again. If it comes back, set generation.sleep=cache"
+            )
 
     def begin(self, version: int, is_published: bool) -> None:
         """Send the policy's weights to the engines unless they have them, and offload the policy.

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from brorl_graders.base.foreign import LARGE, RecordError, record_json
+from brorl_graders.base.foreign import LARGE, RecordError, record_object
 
 from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.training.checkpoint import STATE, Checkpoints
@@ -23,6 +23,11 @@ def saved_step(checkpoints: Path) -> int:
     return 0
 
 
+def saved_state(checkpoints: Path) -> Mapping[str, Any]:
+    """Return the state in the newest complete checkpoint. Raises OSError or RecordError when it cannot be read."""
+    return record_object(checkpoints / f"step_{saved_step(checkpoints)}" / STATE, LARGE)
+
+
 def finished_line(run_folder: Path, max_steps: int, setting: str = "") -> str | None:
     """Return what to say of a run that has the checkpoint of its last step, or None for a run with steps left.
 
@@ -31,17 +36,17 @@ def finished_line(run_folder: Path, max_steps: int, setting: str = "") -> str | 
     step = saved_step(run_folder / "checkpoints")
     if max_steps < 1 or step < max_steps:
         return None
-    learnt = _learnt(run_folder / "checkpoints" / f"step_{step}" / STATE)
+    learnt = _learnt(run_folder / "checkpoints")
     asked = f"{step} of {max_steps} steps" if step == max_steps else f"{step} steps, {max_steps} were asked for"
     more = f" More: {setting}={2 * step}." if setting else ""
     look = f"brorl report {shlex.quote(str(run_folder))}"
     return f"{run_folder} is complete: {asked}{learnt}.{more} Look: {look}"
 
 
-def _learnt(state_file: Path) -> str:
+def _learnt(checkpoints: Path) -> str:
     """Return pass@1 before and after a run as text, from a checkpoint's validations. Empty when it has no two."""
     try:
-        history: Sequence[Mapping[str, Any]] = record_json(state_file, LARGE)["validations"]["history"]
+        history: Sequence[Mapping[str, Any]] = saved_state(checkpoints)["validations"]["history"]
         before, after = float(history[0][PASS_AT_1]), float(history[-1][PASS_AT_1])
     except (OSError, RecordError, *MALFORMED):
         return ""

@@ -29,6 +29,7 @@ _log = get_logger(__name__)
 NUM_PROMPTS = 4
 RESPONSES_PER_PROMPT = 4
 RESPONSE_TOKENS = 64  # upper limit, because Hugging Face computes one response at a time
+FAULT = 5.0  # a step's mismatch over its bound from which the engines' weights are taken to be wrong
 OBSERVED = 8  # tokens of an observation between two turns
 _ALARMS = (
     ("policy/log_prob_mismatch", "max_step_mismatch", "Megatron - vLLM"),
@@ -189,6 +190,19 @@ def alarms(metrics: Mapping[str, float], config: ParityConfig) -> Iterator[str]:
         value = metrics.get(metric, 0.0)
         if value > bound:
             yield f"mean |{what}| log-prob is {value:.3f}, above parity.{setting}={bound:g}"
+
+
+def mismatch_fault(metrics: Mapping[str, float], config: ParityConfig) -> str | None:
+    """Return why a step's rollouts do not come from the policy's weights, or None."""
+    bound = FAULT * config.max_step_mismatch
+    value = metrics.get("policy/log_prob_mismatch", 0.0)
+    if value <= bound:
+        return None
+    return (
+        f"mean |Megatron - vLLM| log-prob is {value:.3f}, above {FAULT:g} × parity.max_step_mismatch={bound:g}: the "
+        "engines sampled with other weights than the policy's. This step is not saved. Try "
+        "generation.weight_transport=object_store, or raise parity.max_step_mismatch if this is expected"
+    )
 
 
 def _mean_abs(difference: Float32) -> float:

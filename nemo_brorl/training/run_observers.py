@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nemo_brorl.algorithm.teaching import BY_REWARDS, Teaching
 from nemo_brorl.config.parity import ParityConfig
 from nemo_brorl.config.rollouts import DynamicSamplingConfig
 from nemo_brorl.core.console import Console, get_logger
@@ -27,12 +28,13 @@ log = get_logger(__name__)
 class StoredRollouts(Observer):
     """Observer that passes the groups of every step to the rollout store."""
 
-    def __init__(self, store: RolloutStore, sampling: DynamicSamplingConfig) -> None:
+    def __init__(self, store: RolloutStore, sampling: DynamicSamplingConfig, teaching: Teaching = BY_REWARDS) -> None:
         self.store = store
         self.sampling = sampling
+        self.teaching = teaching
 
     def step_ended(self, made: StepMade) -> Mapping[str, float]:
-        self.store.write(step_record(made.step, made.plan, made.filled, made.batch, self.sampling))
+        self.store.write(step_record(made.step, made.plan, made.filled, made.batch, self.sampling, self.teaching))
         return {}
 
     def before_save(self) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from nemo_brorl.algorithm.whitening import CarriedMoments
 from nemo_brorl.config.trainer import TrainerConfig
 from nemo_brorl.core.clock import Stopwatch
 from nemo_brorl.rollouts.batches import Batches
@@ -29,22 +30,25 @@ class Stateful(Protocol):
 
 @dataclass
 class Progress:
-    """Progress of a run: the version of its weights, and its skipped updates."""
+    """Progress of a run: the version of its weights, its skipped updates, and what whitening carries over steps."""
 
     version: int = 0  # version of the policy's weights
     num_skipped: int = 0  # mini-batches with a non-finite loss or gradient
+    whitening: CarriedMoments = field(default_factory=CarriedMoments)
 
     def metrics(self) -> dict[str, float]:
         """Return the number of skipped mini-batches of the whole run, as a metric."""
         return {"policy/num_skipped": float(self.num_skipped)}
 
     def state_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {"version": self.version, "num_skipped": self.num_skipped, "whitening": self.whitening.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the version of the weights and the number of skipped mini-batches from a checkpoint."""
+        """Restore the progress from a checkpoint. Older ones have no moments of whitening, which then begin anew."""
         self.version = state["version"]
         self.num_skipped = state["num_skipped"]
+        if "whitening" in state:
+            self.whitening.load_state_dict(state["whitening"])
 
 
 class SavedRun:

@@ -7,13 +7,22 @@ from __future__ import annotations
 
 from nemo_brorl.algorithm.packing import plan_step
 from nemo_brorl.algorithm.reference_reset import ReferenceResets
+from nemo_brorl.algorithm.teaching import Teaching
 from nemo_brorl.algorithm.train_batch import make_train_batch
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import StepCut, StopRequest, Stopwatch, is_due
-from nemo_brorl.core.errors import ServiceError, StarvationError, TrainingError, VerifierError
+from nemo_brorl.core.errors import (
+    ParityError,
+    ResourceError,
+    ServiceError,
+    StarvationError,
+    TrainingError,
+    VerifierError,
+)
 from nemo_brorl.rollouts.batches import Batches
 from nemo_brorl.training.device_handover import DeviceHandover
 from nemo_brorl.training.observers import Observers, StepMade
+from nemo_brorl.training.parity import mismatch_fault
 from nemo_brorl.training.parts import Parts
 from nemo_brorl.training.saved_run import Progress, SavedRun, Stateful
 from nemo_brorl.training.step_row import StepRow
@@ -42,6 +51,7 @@ class BroRLTrainer:
             parts.sizes,
             parts.prompts,
             parts.sampler,
+            Teaching.from_config(config.algorithm, config.rewards.shaping),
         )
         self.schedule = self.batches.schedule
         self.handover = DeviceHandover(parts.policy, parts.generator, heartbeat)
@@ -103,10 +113,11 @@ class BroRLTrainer:
                 self.config.rollouts.max_response_tokens,
                 filled.loss_scale,
                 self.config.dynamic_sampling.least_range,
+                self.progress.whitening if self.config.dynamic_sampling.varies else None,
             )
         num_trained = sum(len(rollouts) for rollouts in batch.rollouts)
         self.parts.console.stage(f"update on {num_trained:,} rollouts")
-        with self.handover.policy_phase(watch) as phase:
+        with self.stop.update(), self.handover.policy_phase(watch) as phase:
             with self.timeline.stage("update"):
                 plan = self.plan(batch)
                 self.observers.update_planned(plan, batch)
@@ -122,7 +133,9 @@ class BroRLTrainer:
 
     def record(self, made: StepMade, watch: Stopwatch) -> None:
         """Add the metrics of a finished training step to its row, and pass them to the observers."""
-        self.row.add({"policy/num_updates": float(made.update.num_updates)}, self.progress.metrics())
+        num_trained = sum(len(rollouts) for rollouts in made.batch.rollouts)
+        counts = {"policy/num_updates": made.update.num_updates, "dynamic_sampling/trained_rollouts": num_trained}
+        self.row.add({name: float(count) for name, count in counts.items()}, self.progress.metrics())
         self.row.add(self.schedule.metrics(made.step), made.filled.metrics, made.update.metrics)
         self.row.add(self.parts.prompts.metrics(), self.handover.metrics(), self.parts.sampler.verifier.metrics())
         self.row.add_seconds(watch.seconds)
@@ -137,10 +150,10 @@ class BroRLTrainer:
         """Return a full batch of groups to train on.
 
         Raises StarvationError if too many groups are uninformative, VerifierError if no response can be scored, or
-        StepCut if time runs out.
+        StepCut if time runs out, also for the update that follows.
         """
         try:
-            return self.batches.take_batch(self.version, self.stop.check)
+            return self.batches.take_batch(self.version, self.stop.check, self.stop.check_update)
         except (StarvationError, VerifierError):
             self.observers.starved(self.batches.drop())
             # The state is saved, so that the run can continue with other settings.
@@ -173,9 +186,14 @@ class BroRLTrainer:
     def after_step(self) -> None:
         """Do what is due after a training step: validation, next stage of N, reference reset, metrics, checkpoint.
 
-        Raises TrainingError after too many non-finite updates.
+        Raises TrainingError after too many non-finite updates, ParityError when the engines sampled with other weights
+        than the policy's, and ResourceError when sleeping engines hold more and more memory.
         """
         step, settings = self.step_number, self.config.trainer
+        fault = mismatch_fault(self.update_metrics, self.config.parity)
+        if fault:
+            self.row.write(step)
+            raise ParityError(fault)
         is_last = step == settings.max_steps
         if is_last or is_due(step, settings.val_interval):
             self.begin_stage(self.schedule.after_validation(step, self.validate()))
@@ -189,6 +207,11 @@ class BroRLTrainer:
         if is_last or is_due(step, settings.save_interval):
             with self.timeline.stage("checkpoint"):
                 self.saved.save(self.step_number, wait=is_last)
+        try:
+            self.handover.check_growth()
+        except ResourceError:
+            self.saved.save(self.step_number, wait=True)
+            raise
         num_skipped = self.progress.num_skipped
         if num_skipped > settings.max_skipped_updates:
             self.saved.saver.finish(wait=True)

@@ -126,11 +126,19 @@ CLUSTER = (
     Row("scancel --batch --signal=USR1 4711"),
     Row("brorl submit --config-name brorl_64gpu --run /shared/runs/brorl policy.model=MODEL", values=GPU_MODEL,
         leaves="runs/shared/brorl/launch/job.sbatch"),
+    Row("SMALL=*"),
+    Row("BRORL_DRIVER=true * slurm/brorl_64gpu.sh policy.model=MODEL", "the doctor of 64 GPUs", is_run=False),
+    Row("srun -N1 --gpus-per-node=8 *", "tests of GPUs", is_run=False),
+    Row("BRORL_RUN=* slurm/brorl_8gpu.sh *", NO_GPU, values=GPU_MODEL,
+        instead="brorl plan --config-name brorl_8gpu policy.model=MODEL $SMALL rollouts.prompts_per_step=16"),
+    Row("BRORL_RUN=* slurm/brorl_64gpu.sh policy.model=MODEL $SMALL *", NO_GPU, values=GPU_MODEL,
+        instead="brorl plan --config-name brorl_64gpu policy.model=MODEL $SMALL rollouts.prompts_per_step=64"),
+    Row("BRORL_RUN=* slurm/brorl_64gpu.sh policy.model=MODEL", "the planner has checked the recipe", is_run=False),
     Row("docker build -t brorl:gpu .", NO_CONTAINERS, is_run=False),
     Row("enroot *", NO_CONTAINERS, is_run=False),
     *(
         Row(f"sbatch slurm/{name}.sh [KEY=VALUE ...]", before=f"bash -n slurm/{name}.sh")
-        for name in ("brorl_32b_256gpu", "brorl_64gpu", "brorl_8gpu", "brorl_cpu")
+        for name in ("brorl_32b_256gpu", "brorl_64gpu", "brorl_7b_64gpu", "brorl_8gpu", "brorl_cpu")
     ),
 )  # fmt: skip
 

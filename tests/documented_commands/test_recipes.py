@@ -23,6 +23,7 @@ RECIPES = {
     "brorl_32b": "",
     "brorl_64gpu": "",
     "brorl_7b": "",
+    "brorl_7b_fp8": "",
     "brorl_8gpu": "",
     "brorl_cpu": ON_CPU,
     "brorl_five_domains": DOMAINS,

@@ -83,8 +83,8 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> Resumed:
             file.write(json.dumps({"messages": turns}) + "\n")
     folder = base / "run"
     killed = Command("sft", *settings(folder))
-    metrics = folder / "metrics.jsonl"
-    killed.wait_for(lambda: metrics.exists() and metrics.read_text().count("\n") > 3)
+    metrics, saved = folder / "metrics.jsonl", folder / "checkpoints" / "step_2" / "COMPLETE"
+    killed.wait_for(lambda: saved.exists() and metrics.read_text().count("\n") > 3)
     killed.kill()
     killed_rows = rows(folder)
     return Resumed(folder, killed_rows, run("sft", *settings(folder)).output)

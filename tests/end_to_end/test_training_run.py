@@ -243,7 +243,7 @@ def test_a_checkpoint_converts_to_the_weights_that_training_exported(whole: tupl
         (["data.tasks=[{name: chain_sums}]"], "chain_sum"),
         (["data.source=jsonl", "data.path=EMPTY"], "empty"),
         (["rollouts.num_per_promt=4"], "num_per_prompt"),
-        (["policy.tensor_model_parallel_size=3"], "tensor_model_parallel_size=3"),
+        (["policy.tensor_model_parallel_size=3", "trainer.max_steps=8"], "tensor_model_parallel_size=3"),
         (["algorithm.clip_high=0.5"], "the run in this folder has other settings"),
     ],
 )

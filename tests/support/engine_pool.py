@@ -33,8 +33,10 @@ def start_pool(
     router_replay: bool = False,
     precision: str = "fp32",
     engine_args: dict[str, Any] | None = None,
+    lean_scheduler: str = "auto",
 ) -> VllmPool:
     config = BroRLConfig()
+    config.generation.lean_scheduler = lean_scheduler
     config.generation.engine_args = engine_args or {}
     config.generation.precision = precision
     config.generation.num_engines = num_engines

@@ -309,6 +309,7 @@ class FakePolicy:
         self.weight = 0.0
         self.plans: list[UpdatePlan] = []
         self.num_skipped = num_skipped
+        self.mismatch = 0.0  # of every update, in nats
         self.exports: list[Path] = []
         self.reference_resets: list[bool] = []  # whether the optimizer was cleared
         self.calls: list[str] = []  # offload, onload, update, publish: in order
@@ -322,7 +323,7 @@ class FakePolicy:
         self.plans.append(plan)
         moved = float(sum(np.abs(group.advantages).sum() for group in plan.groups))
         self.weight += plan.loss_scale * moved + plan.version
-        metrics = {"policy/loss": 0.0, "policy/grad_norm": 1.0, "policy/log_prob_mismatch": 0.0}
+        metrics = {"policy/loss": 0.0, "policy/grad_norm": 1.0, "policy/log_prob_mismatch": self.mismatch}
         seconds = {"fetch": 0.0, "log_prob": 0.0, "update": 0.0}
         return UpdateReport(plan.version, metrics, seconds, len(plan.mini_batches) - self.num_skipped, self.num_skipped)
 

@@ -44,18 +44,21 @@ def make_tiny_model(folder: Path, seed: int = 0, is_tied: bool = True, scale: fl
 
 
 def make_tokenizer(folder: Path) -> None:
-    """Write a tokenizer of single characters beside a model with the vocabulary of `VOCAB_SIZE`."""
+    """Write a tokenizer of single bytes beside a model with the vocabulary of `VOCAB_SIZE`.
+
+    It is byte-level, because transformers reads the tokenizer of every Qwen2 model as one.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     vocab = {"<pad>": 0, "<eos>": EOS_ID, "<unk>": 2}
     for code in (10, *range(32, 127)):
-        vocab[chr(code)] = len(vocab)
+        vocab[{10: "Ċ", 32: "Ġ"}.get(code, chr(code))] = len(vocab)
     for index in range(len(vocab), VOCAB_SIZE):
         vocab[f"<unused{index}>"] = index
-    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    tokenizer.decoder = decoders.Fuse()
+    tokenizer = Tokenizer(models.BPE(vocab, [], unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
     template = "{% for m in messages %}{{ m['content'] }}\n{% endfor %}"
     wrapped = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>", unk_token="<unk>", chat_template=template

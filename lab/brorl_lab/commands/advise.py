@@ -96,7 +96,8 @@ def measured_step(row: Mapping[str, Any]) -> MeasuredSteps | None:
         return None
     num_per_prompt = int(row["rollouts/num_per_prompt"])
     batch_rollouts = num_per_prompt * row["rollouts/prompts_per_step"]
-    num_trained = batch_rollouts * row["dynamic_sampling/loss_scale"]
+    # Older runs do not say it. Theirs is right where all rollouts of a group are trained on.
+    num_trained = row.get("dynamic_sampling/trained_rollouts", batch_rollouts * row["dynamic_sampling/loss_scale"])
     train_s = row["time/log_prob_s"] + row["time/update_s"]
     return MeasuredSteps(
         num_per_prompt=num_per_prompt,

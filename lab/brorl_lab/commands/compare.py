@@ -32,7 +32,8 @@ HEADER = [
     "+ / = / −",
 ]
 NOTES = (
-    "Difference of pass@1 in points, prompt by prompt. p: paired t-test, and a bootstrap over prompts, both two-sided. "
+    "Difference of pass@1 in points, prompt by prompt. p: paired t-test (all sign flips where 12 or fewer differ) and "
+    "a bootstrap over prompts, both two-sided and never below that of all signs alike. "
     "+ / = / −: prompts of which the second model gets more, as many, fewer samples right.",
 )
 
@@ -56,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
         type=int,
         default=EvaluationConfig().bootstrap_samples,
         metavar="NUM",
-        help="resamplings of prompts behind interval and p (default: %(default)s)",
+        help="resamplings of prompts behind the bootstrap's p (default: %(default)s)",
     )
     options = parser.parse_args(argv)
     setup_logging()

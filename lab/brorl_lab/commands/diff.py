@@ -28,6 +28,8 @@ Rows = Sequence[Mapping[str, Any]]
 
 SCORE = "validation/pass_at_1"
 ERROR = "validation/pass_at_1_standard_error"
+LOW = "validation/pass_at_1_low"
+HIGH = "validation/pass_at_1_high"
 Z = 1.96  # standard errors of a 95 % interval
 LAST_STEPS = 10
 UNSET = "–"  # a setting that this version did not have, or an absent number
@@ -96,7 +98,7 @@ def main(argv: Sequence[str]) -> int:
     rows_a, rows_b = read_rows(options.a), read_rows(options.b)
     names = [*SHOWN, *options.metric]
     if options.all:
-        names = sorted(_names(rows_a) & _names(rows_b) - {SCORE, ERROR, "step"})
+        names = sorted(_names(rows_a) & _names(rows_b) - {SCORE, ERROR, LOW, HIGH, "step"})
     step = last_common_step(rows_a, rows_b)
     compared = [*compared_scores(rows_a, rows_b)]
     for name in dict.fromkeys(names):
@@ -246,12 +248,19 @@ def _names(rows: Rows) -> set[str]:
 
 
 def _validations(rows: Rows) -> dict[int, tuple[float, float | None]]:
-    """Return pass@1 and its standard error at each validation of a run, by step."""
+    """Return pass@1 and the half-width of its 95 % interval at each validation of a run, by step.
+
+    It is the farther end's distance. Runs of older versions have only a standard error, which is unknown where it is 0.
+    """
     found = {}
     for row in rows:
         score = _number(row.get(SCORE))
         if score is not None:
-            found[row["step"]] = (score, _number(row.get(ERROR)))
+            low, high, error = _number(row.get(LOW)), _number(row.get(HIGH)), _number(row.get(ERROR))
+            reach = Z * error if error else None
+            if low is not None and high is not None:
+                reach = max(score - low, high - score)
+            found[row["step"]] = (score, reach)
     return found
 
 
@@ -260,8 +269,7 @@ def _score(
     a: tuple[float, float | None],
     b: tuple[float, float | None],
 ) -> MetricComparison:
-    spreads = [None if error is None else Z * error for _, error in (a, b)]
-    return MetricComparison(name, a[0], b[0], spreads[0], spreads[1], has_interval=True)
+    return MetricComparison(name, a[0], b[0], a[1], b[1], has_interval=True)
 
 
 def _best(by_step: Mapping[int, tuple[float, float | None]]) -> tuple[float, float | None]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from brorl_lab.prompt_pool import prompt_key
 from brorl_lab.store_reader import chosen_steps, responses_of, sampled_groups
 from nemo_brorl.config.load import load_run_config
 from nemo_brorl.core.console import Console, setup_logging
@@ -42,14 +43,43 @@ def main(argv: Sequence[str]) -> int:
     steps = chosen_steps(options.run, options.steps)
     tokenizer = tokenizer_of(options.run)
     output = options.output or options.run / "sft.jsonl"
+    chosen = BestOfPrompts(options.best)
+    for step, scored in sampled_groups(options.run, steps):
+        chosen.add(prompt_key(scored.prompt), best_lines(scored, step, options.best, options.min_reward, tokenizer))
     num_lines = 0
     with replacing(output) as aside, aside.open("w", encoding="utf-8") as file:
-        for step, scored in sampled_groups(options.run, steps):
-            for line in best_lines(scored, step, options.best, options.min_reward, tokenizer):
-                file.write(json.dumps(line, ensure_ascii=False) + "\n")
-                num_lines += 1
+        for line in chosen.lines():
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            num_lines += 1
     Console().line(f"{num_lines:,} responses of {len(steps):,} steps in {output}")
     return 0
+
+
+class BestOfPrompts:
+    """The best different responses of each prompt, whatever steps they are of."""
+
+    def __init__(self, best: int) -> None:
+        self.best = best
+        self._lines: dict[str, list[Line]] = {}  # examples by prompt, best first
+
+    def add(self, prompt: str, lines: Iterable[Line]) -> None:
+        """Add examples of a prompt's further group. Of equal rewards the shorter text comes first, then the older."""
+        known = self._lines.setdefault(prompt, [])
+        texts = {_text(line) for line in known}
+        for line in lines:
+            if _text(line) not in texts:
+                known.append(line)
+        known.sort(key=lambda line: (-line["reward"], len(_text(line))))
+        del known[self.best :]
+
+    def lines(self) -> Iterator[Line]:
+        """Yield the examples of all prompts."""
+        for of_prompt in self._lines.values():
+            yield from of_prompt
+
+
+def _text(line: Line) -> str:
+    return str(line["messages"][-1]["content"])
 
 
 def tokenizer_of(run_folder: Path) -> ChatTokenizer:

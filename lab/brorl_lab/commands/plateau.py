@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
     except (ConfigError, DataError, OSError) as error:
         write_error(f"\nerror: {error}\n")
         return USER_ERROR
-    Console().table(["step", options.metric, "slope per validation", "verdict"], table)
+    Console().table(["step", options.metric, "slope per validation (bounds)", "verdict"], table)
     return 0
 
 
@@ -53,7 +53,7 @@ def plateau_rows(
     config: PlateauConfig,
     metric: str = SCORE,
 ) -> list[list[str]]:
-    """Return a table row for each validation in a metrics file: step, score, slope with its error, verdict.
+    """Return a table row for each validation in a metrics file: step, score, slope with its bounds, verdict.
 
     After each plateau the detector starts over, as it does in a run that then changes its rollout size. Raises
     DataError when no row of the file has the metric.
@@ -69,8 +69,10 @@ def plateau_rows(
         slope, verdict = "", ""
         if len(recent) == config.window:
             line = trend(recent, config)
-            slope = f"{line.slope:+.4f} ± {line.error:.4f}"
-            verdict = "rising" if line.is_rising else f"not rising {detector.num_not_rising}"
+            slope = f"{line.slope:+.4f} ({line.low:+.4f} … {line.high:+.4f})"
+            verdict = f"stalled {detector.num_stalled}" if line.has_stalled else "rising"
+            if config.min_gain > 0 and not line.has_stalled:
+                verdict = "not stalled"
         if alarm:
             verdict = "PLATEAU"
             detector.reset()

@@ -23,6 +23,7 @@ from brorl_lab.trusted_functions import check_trusted, typed_texts
 from nemo_brorl.algorithm.packing import plan_step
 from nemo_brorl.algorithm.train_batch import make_train_batch
 from nemo_brorl.algorithm.user_functions import check_functions
+from nemo_brorl.algorithm.whitening import CarriedMoments
 from nemo_brorl.config.load import load_run_config
 from nemo_brorl.config.memory import check_memory
 from nemo_brorl.config.model_rules import check_model_rules
@@ -108,6 +109,7 @@ class Replay:
         self.config = config
         self.sizes = RunSizes.from_config(config)
         self.resets = _reset_steps(run_folder)
+        self.whitening = CarriedMoments()  # what the replayed steps have left
 
     def train_on_step(
         self,
@@ -137,6 +139,7 @@ class Replay:
             self.config.rollouts.max_response_tokens,
             record.loss_scale,
             self.config.dynamic_sampling.least_range,
+            self.whitening if self.config.dynamic_sampling.varies else None,
         )
         return plan_step(
             batch,

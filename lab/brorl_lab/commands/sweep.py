@@ -173,8 +173,11 @@ def _time_to_match_table(curves: Mapping[str, Mapping[int, SweepCurve]], unit: s
 
 
 def mean_and_interval(values: Sequence[float]) -> str:
-    """Return the mean of the values and half the width of Student's 95 % interval, as text."""
-    if len(values) < 2:
+    """Return the mean of the values and half the width of Student's 95 % interval, as text.
+
+    Values that are all equal show nothing of their spread. They get no interval, like a single one.
+    """
+    if len(set(values)) < 2:
         return f"{values[0]:.1f}" if values else ""
     error = np.std(values, ddof=1) / np.sqrt(len(values))
     half = stdtrit(len(values) - 1, 0.975) * error
@@ -192,9 +195,10 @@ def _sigmoid_table(curves: Mapping[str, Mapping[int, SweepCurve]], unit: str) ->
         row = [arm]
         for name, scale in (("top", 100.0), ("middle", 1.0), ("slope", 1.0)):
             low, high = fit.interval(name)
-            row.append(f"{scale * getattr(fit.best, name):,.4g} ({scale * low:,.4g} … {scale * high:,.4g})")
+            cell = f"{scale * getattr(fit.best, name):,.4g}"
+            row.append(cell if len(runs) == 1 else f"{cell} ({scale * low:,.4g} … {scale * high:,.4g})")
         rows.append([*row, _prediction_text(runs)])
-    title = f"sigmoids of pass@1 over {_unit_name(unit)}, 95 % intervals"
+    title = f"sigmoids of pass@1 over {_unit_name(unit)}, 95 % intervals from two seeds on"
     return title, ["arm", "top, %", f"middle, {_unit_name(unit)}", "slope", "last points predicted"], rows
 
 
@@ -216,7 +220,8 @@ def _prediction_text(runs: Sequence[Points]) -> str:
             num_inside += low <= reward <= high
     if not errors:
         return "none left"
-    return f"off by {100 * np.mean(errors):.1f} points, {num_inside} of {len(errors)} inside"
+    missed = f"off by {100 * np.mean(errors):.1f} points"
+    return missed if len(runs) == 1 else f"{missed}, {num_inside} of {len(errors)} inside"
 
 
 def _unit_name(unit: str) -> str:

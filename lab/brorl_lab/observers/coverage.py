@@ -18,6 +18,7 @@ from nemo_brorl.rollouts.metrics import mean_pass_at
 from nemo_brorl.training.observers import Observer, StepMade
 from nemo_brorl.types import ScoredGroup
 
+MOST_WHOLE = 0.9  # share of groups without cut rollouts below which a step says nothing
 ERRORS = 2.0  # standard errors that a change must exceed
 
 log = get_logger(__name__)
@@ -53,7 +54,12 @@ class Coverage(Observer):
 
     def record_groups(self, groups: Sequence[ScoredGroup]) -> None:
         """Record pass@1 and pass@k of a finished step, and warn when pass@k has fallen too far since the start."""
-        means = mean_pass_at(groups)
+        sizes = [len(group.rewards) + group.num_failed for group in groups]
+        whole = [group for group, size in zip(groups, sizes, strict=True) if size == max(sizes)]
+        # Groups that a deadline cut say too much of quick answers.
+        if len(whole) < MOST_WHOLE * len(groups):
+            return
+        means = mean_pass_at(whole)
         if not means:
             return
         k = max(means)

@@ -14,10 +14,13 @@ from brorl_lab.page.runs import RunView, read_rows
 from brorl_lab.paired_evaluations import share_right
 from brorl_lab.paired_test import paired_test
 from nemo_brorl.core.files import MALFORMED
+from nemo_brorl.core.statistics import sum_interval
 from nemo_brorl.core.step_time import step_seconds
 
 PASS_AT_1 = "validation/pass_at_1"
 ERROR = "validation/pass_at_1_standard_error"
+LOW = "validation/pass_at_1_low"
+HIGH = "validation/pass_at_1_high"
 NORMAL_95 = 1.96  # standard errors of a 95 % interval
 CONFIDENCE = 0.95
 NUM_RESAMPLES = 2000
@@ -74,7 +77,6 @@ def _row(
 ) -> Part:
     found = _validation(rows, step)
     value = found[PASS_AT_1]
-    error = found.get(ERROR)
     best = max(_validations(rows), key=itemgetter(PASS_AT_1))
     until = [row for row in rows if row["step"] <= step]
     difference, difference_interval = _difference(found, first)
@@ -82,7 +84,7 @@ def _row(
         "name": name,
         "step": step,
         "value": value,
-        "interval": _within_a_share(_interval(value, error)),
+        "interval": _interval(found),
         "best": best[PASS_AT_1],
         "best_step": best["step"],
         "rollouts": _total(until, "generation/num_samples"),
@@ -98,26 +100,23 @@ def _difference(found: Row, first: Row | None) -> tuple[float | None, Ends | Non
     if first is None:
         return None, None
     difference = found[PASS_AT_1] - first[PASS_AT_1]
-    own = found.get(ERROR)
-    other = first.get(ERROR)
+    own = _interval(found)
+    other = _interval(first)
     if own is None or other is None:
         return difference, None
-    return difference, _interval(difference, math.hypot(own, other))
+    low, high = sum_interval([(found[PASS_AT_1], (own[0], own[1])), (-first[PASS_AT_1], (-other[1], -other[0]))])
+    return difference, [low, high]
 
 
-def _interval(value: float, error: float | None) -> Ends | None:
-    if error is None:
+def _interval(row: Row) -> Ends | None:
+    """Return the 95 % interval of a validation's pass@1; of an older run, by its standard error unless that is 0."""
+    low, high, error = row.get(LOW), row.get(HIGH), row.get(ERROR)
+    if low is not None and high is not None:
+        return [low, high]
+    if not error:
         return None
     reach = NORMAL_95 * error
-    return [value - reach, value + reach]
-
-
-def _within_a_share(ends: Ends | None) -> Ends | None:
-    """Return the ends of a share's interval, clipped to [0, 1]."""
-    if ends is None:
-        return None
-    low, high = ends
-    return [max(0.0, low), min(1.0, high)]
+    return [max(0.0, row[PASS_AT_1] - reach), min(1.0, row[PASS_AT_1] + reach)]
 
 
 def _known(rows: Iterable[Row], name: str) -> list[float]:

@@ -3,7 +3,7 @@
 Sources: Lemma 2 and Corollary 3 of BroRL (arXiv 2510.01180) for the unsampled second moment. The rest is textbook
 probability, so that users can evaluate their own runs.
 
-Mass balance of one update at one token position (BroRL, arXiv 2510.01180, section 3).
+Mass balance of one update at one token position (BroRL, arXiv 2510.01180, section 2).
 
 One position has logits z and p = softmax(z). Its tokens are correct or incorrect, and N are drawn. A small step on a
 surrogate loss changes the probability mass of the correct tokens, Q_pos, by a gain from what was sampled and by a

@@ -42,18 +42,24 @@ class SigmoidFit:
     """The sigmoid of some runs, and those of resamples of them."""
 
     best: Sigmoid
-    resampled: tuple[Sigmoid, ...]
+    resampled: tuple[Sigmoid, ...]  # none for one run, which tells nothing of the spread between seeds
 
     def interval(self, name: str) -> tuple[float, float]:
-        """Return the 95 % interval of a sigmoid's parameter over the fits of resampled runs."""
-        low, high = np.percentile([getattr(curve, name) for curve in self.resampled], INTERVAL)
-        return float(low), float(high)
+        """Return the 95 % interval of a sigmoid's parameter over the fits of resampled runs, NaN for one run."""
+        return _percentiles([getattr(curve, name) for curve in self.resampled])
 
     def predict(self, compute: float) -> tuple[float, float, float]:
-        """Return the fitted reward at an amount of compute, and the 95 % interval of the reward."""
+        """Return the fitted reward at an amount of compute, and the 95 % interval of the reward, NaN for one run."""
         at = np.array([compute])
-        low, high = np.percentile([curve.reward_at(at)[0] for curve in self.resampled], INTERVAL)
-        return float(self.best.reward_at(at)[0]), float(low), float(high)
+        low, high = _percentiles([curve.reward_at(at)[0] for curve in self.resampled])
+        return float(self.best.reward_at(at)[0]), low, high
+
+
+def _percentiles(values: Sequence[float]) -> tuple[float, float]:
+    if not values:
+        return math.nan, math.nan
+    low, high = np.percentile(values, INTERVAL)
+    return float(low), float(high)
 
 
 class Points(NamedTuple):
@@ -93,12 +99,14 @@ def fit_runs(runs: Sequence[Points], seed: int = 0, num_resamples: int = 200) ->
     """Return one sigmoid through the validations of runs that differ in their seed, or None where none is found.
 
     Bootstrap resamples draw runs with replacement, and for each run residuals around the curve. Residuals are widened
-    by what the fit has taken from them.
+    by what the fit has taken from them. One run is not resampled.
     """
     compute = np.concatenate([run.compute for run in runs])
     best = fit_sigmoid(compute, np.concatenate([run.reward for run in runs]))
     if best is None:
         return None
+    if len(runs) == 1:
+        return SigmoidFit(best, ())
     random = np.random.default_rng(seed)
     widened = math.sqrt(len(compute) / max(1, len(compute) - NUM_PARAMETERS))
     resampled = []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from brorl_lab.commands.advise import main, measured_steps
+from brorl_lab.commands.advise import main, measured_step, measured_steps
 from brorl_lab.theory.success_prior import SuccessPrior
 
 from nemo_brorl.core.errors import DataError
@@ -77,3 +77,15 @@ def test_a_run_that_says_too_little_is_refused(tmp_path: Path, capsys: pytest.Ca
     assert main([str(tmp_path / "missing.jsonl")]) == 2
     assert main([str(tmp_path), "--sizes", "1"]) == 2
     assert "--sizes of at least 2" in capsys.readouterr().err
+
+
+def test_seconds_are_of_the_rollouts_that_were_trained_on() -> None:
+    row = {
+        "rollouts/num_per_prompt": 512, "rollouts/prompts_per_step": 4, "dynamic_sampling/loss_scale": 0.5,
+        "dynamic_sampling/trained_rollouts": 128, "generation/num_samples": 2048, "rollouts/pass_at_1": 0.1,
+        "rollouts/successes_all": 0.0, "rollouts/prompt_tokens": 40, "rollouts/response_tokens": 10,
+        "policy/num_updates": 4, "time/generate_s": 2.0, "time/log_prob_s": 0.5, "time/update_s": 1.5,
+    }  # fmt: skip
+    measured = measured_step(row)
+    assert measured is not None
+    assert measured.train_s == 2.0 / 128

@@ -23,14 +23,14 @@ def write(path: Path, scores: list[float]) -> Path:
 def test_a_flat_run_is_called_a_plateau_once_its_patience_is_over() -> None:
     rows = [{"step": step, "validation/pass_at_1": 0.5} for step in range(9)]
     verdicts = [line[3] for line in plateau_rows(rows, PlateauConfig(window=4, patience=2))]
-    assert verdicts == ["", "", "", "not rising 1", "PLATEAU", "", "", "", "not rising 1"]
+    assert verdicts == ["", "", "", "stalled 1", "PLATEAU", "", "", "", "stalled 1"]
 
 
 def test_the_command_prints_a_row_for_each_validation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "metrics.jsonl", [0.1, 0.2, 0.3, 0.4, 0.5])
     assert main([str(tmp_path), "--window", "4"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1].split() == ["20", "0.5000", "+0.1000", "±", "0.0000", "rising"]
+    assert lines[-1].split() == ["20", "0.5000", "+0.1000", "(+0.1000", "…", "+0.1000)", "rising"]
     assert len(lines) == 2 + 5
 
 

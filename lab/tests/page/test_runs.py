@@ -116,6 +116,15 @@ def test_the_interval_of_a_share_ends_at_0_and_1(tmp_path: Path) -> None:
     assert two["interval"] == [pytest.approx(0.99 - 0.0196), 1.0]
 
 
+def test_nothing_right_at_all_is_not_certain(tmp_path: Path) -> None:
+    none = {PASS_AT_1: 0.0, ERROR: 0.0}
+    now = put_rows(tmp_path / "a", {"step": 1, **none, f"{PASS_AT_1}_low": 0.0, f"{PASS_AT_1}_high": 0.03})
+    earlier = put_rows(tmp_path / "b", {"step": 1, **none})
+    one, two = compare_runs([now, earlier])["rows"]
+    assert one["interval"] == [0.0, 0.03]
+    assert two["interval"] is None, "a run of before has no ends, and an error of 0 says nothing"
+
+
 def test_one_run_is_compared_with_nothing(tmp_path: Path) -> None:
     assert compare_runs([put_rows(tmp_path / "a", {"step": 2, PASS_AT_1: 0.5})])["rows"] == []
 

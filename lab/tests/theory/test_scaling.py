@@ -52,9 +52,19 @@ def test_what_is_held_back_lies_past_a_share_of_the_shortest_run() -> None:
 
 def test_a_curve_is_foretold_with_its_interval() -> None:
     curve = Sigmoid(bottom=0.1, top=0.8, middle=10e3, slope=1.5)
-    fit = fit_runs([Points(COMPUTE, curve.reward_at(COMPUTE))], num_resamples=5)
+    fit = fit_runs([Points(COMPUTE, curve.reward_at(COMPUTE))] * 2, num_resamples=5)
     assert fit is not None
     value, low, high = fit.predict(256e3)
     assert value == pytest.approx(curve.reward_at(np.array([256e3]))[0], abs=1e-3)
     assert low <= value + 1e-6
     assert high >= value - 1e-6
+
+
+def test_one_run_has_a_curve_and_no_interval() -> None:
+    curve = Sigmoid(bottom=0.1, top=0.8, middle=10e3, slope=1.5)
+    fit = fit_runs([Points(COMPUTE, curve.reward_at(COMPUTE) + 0.01 * (-1) ** np.arange(len(COMPUTE)))])
+    assert fit is not None
+    assert np.isnan(fit.interval("top")).all()
+    value, low, high = fit.predict(256e3)
+    assert 0.7 < value < 0.9
+    assert np.isnan([low, high]).all()

@@ -19,12 +19,14 @@ from typing import Any
 
 from brorl_launcher.doctor.probe import Probe, ProbeResult, answer_probe
 from brorl_launcher.doctor.rendezvous import NodeRank, Rendezvous, wait_for_ranks
-from brorl_launcher.doctor.report import FAIL, OK, Check, join_names
+from brorl_launcher.doctor.report import FAIL, OK, WARN, Check, join_names
 
 LOCAL = "all-reduce, node"
 GLOBAL = "all-reduce, job"
-START_S = 120.0  # longest start of a process with torch, while all nodes read from one file server
+START_S = 300.0  # longest start of a process with torch, while all nodes read from one file server
 KILL_S = 10.0  # seconds after its own deadline until a rank is killed
+SLOW_GIB_PER_S = 10.0  # bandwidth of a GPU between nodes, below which NCCL most likely speaks TCP
+NO_GPU = "torch sees no GPU"
 CPU_MIB = 4
 GPU_MIB = 256
 NUM_REPEATS = 4
@@ -144,14 +146,22 @@ def _judge(name: str, ring: Ring, answers: Sequence[ProbeResult]) -> Check:
         indices = {rank // ring.per_node for rank in missing}
         late = [ring.nodes[index] for index in sorted(indices)]
         found = f"{join_names(late)} did not come ({len(missing)} of {ring.size} ranks)"
-        return Check(name, FAIL, found, "look there first", is_shared=not is_own_fault)
+        # A slow file server makes healthy nodes late, so lateness alone excludes no node.
+        return Check(name, FAIL, found, "look there first", is_shared=True)
     ranks = f"{ring.backend} over {ring.size} ranks"
     if reason:
         advice = "is GLOO_SOCKET_IFNAME an interface that the nodes share?"
-        if ring.has_gpus:
+        if reason == NO_GPU:
+            advice = "look at the row gpus"
+        elif ring.has_gpus:
             advice = "run it again with NCCL_DEBUG=INFO"
         return Check(name, FAIL, f"{ranks}: {reason}", advice, is_shared=not is_own_fault)
-    return Check(name, OK, f"{ranks}, {min(speeds):.1f} GiB/s")
+    speed = min(speeds)
+    found = f"{ranks}, {speed:.1f} GiB/s"
+    if name == GLOBAL and ring.has_gpus and speed < SLOW_GIB_PER_S:
+        advice = "with NCCL_DEBUG=INFO NCCL says NET/IB or NET/Socket: is InfiniBand in the container?"
+        return Check(name, WARN, f"{found} a rank, where InfiniBand has more than {SLOW_GIB_PER_S:g}", advice)
+    return Check(name, OK, found)
 
 
 def pair_rounds(nodes: Sequence[str]) -> list[list[Pair]]:
@@ -208,7 +218,7 @@ def find_fault(
                 own_status = try_pair(between, pair).status
         statuses = rendezvous.exchange(own_status, seconds)
         by_node = this.by_node(statuses)
-        good = {node for node, status in by_node.items() if status == OK}
+        good = {node for node, status in by_node.items() if status in (OK, WARN)}
         for pair in edges:
             went_well[pair] = good.issuperset(pair)
     return nodes_at_fault(nodes, went_well)
@@ -254,8 +264,8 @@ def run_rank(wanted: dict[str, Any]) -> dict[str, Any]:
         late = wait_for_ranks(store, "here", range(size), ends_at - KILL_S / 2)
         if late:
             return {"absent": late}
-        is_mine = False
         device = _device(wanted)
+        is_mine = False
         left_s = max(ends_at - time.monotonic(), 1.0)
         distributed.init_process_group(
             wanted["backend"],
@@ -281,6 +291,8 @@ def _device(wanted: dict[str, Any]) -> Any:
 
     if wanted["backend"] != "nccl":
         return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ValueError(NO_GPU)
     device = torch.device("cuda", wanted["device"])
     torch.cuda.set_device(device)
     return device

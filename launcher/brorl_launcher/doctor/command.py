@@ -80,7 +80,7 @@ def examine_node(
 
     It takes about ten seconds where nothing is wrong, and every check has a deadline.
     """
-    model, shape = model_files.check_model(config)
+    model, shape = model_files.check_model(config, this.size)
     checks = [machine.check_python()]
     checks += machine.check_nodes(config, this.size)
     checks += versions.check_packages(config)

@@ -17,7 +17,7 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.machine import GIB
 
 SMI_S = 30.0  # deadline of nvidia-smi
-TORCH_S = 120.0  # deadline of torch
+TORCH_S = 300.0  # deadline of torch
 GPU_FIELDS = (
     "index",
     "name",
@@ -136,7 +136,8 @@ def judge_smi(rows: str, users: str) -> Iterator[Check]:
 def judge_driver(overview: str, seen: Mapping[str, Any]) -> Check:
     """Check that the NVIDIA driver supports the CUDA version that torch was built for.
 
-    By CUDA's rule a driver serves every release of its own major version and of older ones.
+    By CUDA's rule a driver serves every release of its own major version and of older ones. NVIDIA's compat package
+    lets it serve newer ones, too, which nvidia-smi does not show.
     """
     match = _CUDA.search(overview)
     cuda = str(seen["cuda"] or "")
@@ -144,8 +145,14 @@ def judge_driver(overview: str, seen: Mapping[str, Any]) -> Check:
         return Check("gpu driver", WARN, "its CUDA version is not known")
     found = f"serves CUDA {match[1]}.{match[2]}, torch was built for {cuda}"
     major, _, _ = cuda.partition(".")
+    if int(match[1]) < int(major) and seen["devices"] and not seen["error"]:
+        advice = "the all-reduces tell whether it serves NCCL, too"
+        return Check(
+            "gpu driver", WARN, f"{found}; torch opens the GPUs, so a compat package of NVIDIA's is here", advice
+        )
     if int(match[1]) < int(major):
-        return Check("gpu driver", FAIL, found, "install a newer driver, or a torch for this CUDA")
+        advice = f"install a newer driver, NVIDIA's package cuda-compat-{major}-x, or a torch for this CUDA"
+        return Check("gpu driver", FAIL, found, advice)
     return Check("gpu driver", OK, found)
 
 

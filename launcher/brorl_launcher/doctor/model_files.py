@@ -20,23 +20,23 @@ MODEL_DEADLINE_S = 60.0
 ModelVerdict = tuple[Check, ModelShape | None]
 
 
-def check_model(config: BroRLConfig) -> ModelVerdict:
-    """Check the model that the setting policy.model names.
+def check_model(config: BroRLConfig, num_nodes: int = 1) -> ModelVerdict:
+    """Check the model that the setting policy.model names, for a job of `num_nodes` nodes.
 
     Returns the check, and the model's shape where it could be read.
     """
     reason = f"{config.policy.model} has not answered for {MODEL_DEADLINE_S:.0f} s"
     late = Check("model", FAIL, reason, "is its file server up?")
-    verdict: ModelVerdict = call_within(MODEL_DEADLINE_S, lambda: _judge_model(config), (late, None))
+    verdict: ModelVerdict = call_within(MODEL_DEADLINE_S, lambda: _judge_model(config, num_nodes), (late, None))
     return verdict
 
 
-def _judge_model(config: BroRLConfig) -> ModelVerdict:
+def _judge_model(config: BroRLConfig, num_nodes: int) -> ModelVerdict:
     name = config.policy.model
     try:
         folder = local_model(name) or cached_model(name)
         if folder is None:
-            return _not_here(name), None
+            return _not_here(name, num_nodes), None
         shape = read_model_shape(folder)
     except BroRLError as error:
         if name == config.sft.new.output and not Path(name).exists():
@@ -66,7 +66,7 @@ def cached_model(name: str) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def _not_here(name: str) -> Check:
+def _not_here(name: str, num_nodes: int) -> Check:
     advice = (
         f"`hf download {name} --local-dir FOLDER` on a machine with a network, FOLDER where all nodes see it; then "
         "policy.model=FOLDER"
@@ -75,4 +75,8 @@ def _not_here(name: str) -> Check:
     if offline.lower() in ("1", "true", "yes", "on"):
         found = f"{name} is not in the hub's cache, and HF_HUB_OFFLINE forbids to download it"
         return Check("model", FAIL, found, advice)
-    return Check("model", WARN, f"{name} is not in the hub's cache: every node downloads it at the start", advice)
+    if num_nodes > 1:
+        found = f"{name} is not in the hub's cache of this node, and only the first node of a job downloads it"
+        # A missing model is no fault of the node that lacks it.
+        return Check("model", FAIL, found, advice, is_shared=True)
+    return Check("model", WARN, f"{name} is not in the hub's cache: it is downloaded at the start", advice)

@@ -35,7 +35,7 @@ DEFAULT_PORT = 12377  # port of the rendezvous, before those of all-reduces, bel
 _ITEM = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
 _BRACKETS = re.compile(r"\[([^\]]*)\]")
 
-TORCH_S = 120.0  # longest start of a process with torch, while all nodes read from one file server
+TORCH_S = 300.0  # longest start of a process with torch, while all nodes read from one file server
 LOOK_S = 0.02
 CLOCK_S = 5.0  # seconds in which the nodes read the first node's clock
 LEAVE_S = 10.0  # seconds that the first node waits for the others to leave

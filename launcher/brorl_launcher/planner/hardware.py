@@ -23,10 +23,11 @@ class Efficiency:
     prefill: float = 0.50  # share of the matrix peak
     network: float = 0.60  # share of the links' bandwidth in collectives
     balance: float = 0.95  # mean over largest load of data-parallel ranks and engines
-    # Host time of a decode step, and of each sequence in it. The constant is from an H100 (2026-11-26), the slope from
-    # `python -m bench.engine_host_time` on a CPU with the lean scheduler. vLLM's own scheduler has 30 µs.
+    # Host time of a decode step (H100, 2026-11-26), and of each sequence in it (`python -m bench.engine_host_time` on a
+    # CPU) with vLLM's own scheduler and with the lean one.
     engine_step_s: float = 1.3e-3
-    engine_rollout_s: float = 7e-6
+    engine_rollout_s: float = 30e-6
+    lean_rollout_s: float = 7e-6
     rank_message_s: float = 20e-6  # one all-reduce between tensor-parallel ranks in a decode step
     sync_bytes_per_s: float = 4e9  # rate of a weight sync into an engine: gather, convert, load
     disk_bytes_per_s: float = 2e9  # rate at which a node writes a checkpoint

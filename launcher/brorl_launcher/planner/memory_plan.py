@@ -100,6 +100,14 @@ class EnginePlan:
         return int(max(0.0, self.cache_gib) * GIB / self.token_bytes)
 
 
+def cached_token_bytes(config: BroRLConfig, shape: ModelShape) -> float:
+    """Return the bytes of one token's keys and values on one GPU of an engine."""
+    generation = config.generation
+    has_fp8 = str(generation.engine_args.get("kv_cache_dtype")).startswith("fp8")
+    number = 1 if has_fp8 else NUMBER_BYTES[generation.precision]
+    return key_value_bytes(shape, number) / min(generation.tensor_parallel_size, shape.num_key_value_heads)
+
+
 def engine_plan(
     config: BroRLConfig,
     shape: ModelShape,
@@ -124,8 +132,7 @@ def engine_plan(
     logits = 2 * 4 * sizes.max_num_seqs * rows
     working = (batch + logits) / GIB
     share = sizes.gpu_share * hardware.memory_gib
-    cache_number = 1 if str(generation.engine_args.get("kv_cache_dtype")).startswith("fp8") else number
-    token = key_value_bytes(shape, cache_number) / min(tensor, shape.num_key_value_heads)
+    token = cached_token_bytes(config, shape)
     cache = share - weights - working
     sharers = min(
         work.num_per_prompt, config.rollouts.chunk_size

@@ -83,7 +83,7 @@ def node_memory(
     if generation.sleep == "offload":
         per_gpu = rank_parameters(shape, ParallelLayout(tensor=engines.tensor), 0).total
         sleeping = NUMBER_BYTES[generation.precision] * per_gpu
-    store = _object_store_gib(config, work, published)
+    store = _object_store_gib(config, shape, work, published)
     processes = DRIVER_GIB + ranks * RANK_GIB + num_engines * engines.tensor * ENGINE_GIB
     pinned = PINNED_ROUNDING * ranks / GIB  # GiB of a node for each byte of a rank
     terms = (
@@ -111,14 +111,18 @@ def checkpoint_gib(config: BroRLConfig, shape: ModelShape) -> tuple[float, float
     return one, (config.trainer.keep_checkpoints + 1) * one + weights
 
 
-def _object_store_gib(config: BroRLConfig, work: Workload, published: float) -> float:
+def _object_store_gib(config: BroRLConfig, shape: ModelShape, work: Workload, published: float) -> float:
     """Return the estimated size of Ray's object store in GiB.
 
-    It holds the rollouts of a step and as many surplus ones, one copy of the published weights, and buckets of the next
-    weights on their way.
+    It holds the rollouts of a step and as many surplus ones, with the chosen experts if they are replayed, one copy of
+    the published weights, and buckets of the next weights on their way.
     """
     surplus = 2.0 if config.dynamic_sampling.max_staleness > 0 or config.rollouts.overlap else 1.0
-    rollouts = surplus * work.sampled * work.response_tokens * ROLLOUT_TOKEN_BYTES / GIB
+    token_bytes = ROLLOUT_TOKEN_BYTES
+    if config.policy.moe.router_replay and shape.moe is not None:
+        # a byte for each layer and chosen expert
+        token_bytes += shape.num_layers * shape.moe.experts_per_token
+    rollouts = surplus * work.sampled * work.response_tokens * token_bytes / GIB
     kept = published if config.generation.keep_published else 0.0
     on_the_way = min(published, 3 * config.generation.weight_bucket_mib / 1024)
     if RunSizes.from_config(config).weight_transport == "object_store":

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from brorl_launcher.planner.hardware import Hardware
-from brorl_launcher.planner.memory_plan import EnginePlan, engine_plan
-from brorl_launcher.planner.model_cost import active_parameters, forward_flops, key_value_bytes
+from brorl_launcher.planner.memory_plan import EnginePlan, cached_token_bytes, engine_plan
+from brorl_launcher.planner.model_cost import active_parameters, forward_flops
 from brorl_launcher.planner.workload import Engines, MicroBatches, Workload
 from nemo_brorl.config.generation import BLOCK_TOKENS
 from nemo_brorl.config.lengths import benchmark_limits
@@ -73,13 +73,13 @@ def engine_speed(config: BroRLConfig, shape: ModelShape, hardware: Hardware) -> 
         weight_bytes=number * parameters.dense,
         expert_bytes=number * parameters.experts,
         expert_share=moe.experts_per_token / moe.num_experts if moe else 1.0,
-        token_bytes=key_value_bytes(shape, number) / min(tensor, shape.num_key_value_heads),
+        token_bytes=cached_token_bytes(config, shape),
         flops=2.0 * active_parameters(shape) / tensor,
         context_flops=4.0 * shape.num_layers * shape.num_heads * shape.head_size / tensor,
         bandwidth=reached.decode_bandwidth * hardware.bandwidth,
         matrix_flops=reached.prefill * hardware.matrix_flops,
         step_s=reached.engine_step_s + messages,
-        rollout_s=reached.engine_rollout_s,
+        rollout_s=reached.lean_rollout_s if config.generation.lean_scheduler == "on" else reached.engine_rollout_s,
     )
 
 

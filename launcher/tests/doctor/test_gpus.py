@@ -40,8 +40,16 @@ def test_memory_errors_refuse_and_other_processes_warn() -> None:
 
 def test_a_driver_serves_its_own_major_version_of_cuda_and_older_ones() -> None:
     text = "| NVIDIA-SMI 550.54   Driver Version: 550.54   CUDA Version: {} |"
-    assert [gpus.judge_driver(text.format(version), seen(1)).status for version in ("12.4", "13.0", "14.1")] == [
+    assert [gpus.judge_driver(text.format(version), seen(0)).status for version in ("12.4", "13.0", "14.1")] == [
         FAIL,
         OK,
         OK,
     ]
+
+
+def test_a_compat_package_is_accepted_where_torch_opens_the_gpus() -> None:
+    text = "| NVIDIA-SMI 550.54   Driver Version: 550.54   CUDA Version: 12.4 |"
+    works, fails = seen(1), {**seen(0), "error": "the driver is too old"}
+    assert gpus.judge_driver(text, works).status == WARN
+    refused = gpus.judge_driver(text, fails)
+    assert (refused.status, "cuda-compat-13-x" in refused.advice) == (FAIL, True)

@@ -96,3 +96,14 @@ def test_a_hub_name_is_looked_for_in_the_cache(tmp_path: Path, monkeypatch: pyte
     (entry / "snapshots").mkdir()
     write_model(entry / "snapshots" / "abc")
     assert model_files.check_model(BroRLConfig(policy=PolicyConfig(model="some/model")))[0].status == OK
+
+
+def test_a_hub_name_that_a_node_of_a_job_lacks_is_refused_with_the_command_that_mends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    config = BroRLConfig(policy=PolicyConfig(model="some/model"))
+    alone, in_job = (model_files.check_model(config, num_nodes)[0] for num_nodes in (1, 2))
+    assert (alone.status, in_job.status, in_job.is_shared) == (WARN, FAIL, True)
+    assert "hf download some/model --local-dir FOLDER" in in_job.advice

@@ -300,12 +300,29 @@ class MegatronPolicy:
         """
         if isinstance(error, RayTaskError) and isinstance(error.cause, BroRLError):
             return error.cause
-        for number, reference in call.references:
+        lost = _lost_rank(call.references)
+        if lost is None:
+            return error
+        number, death = lost
+        rank = f"policy rank {number} of {len(self.ranks)}"
+        return RankLostError(f"{rank} is gone, lost during {call.method}: {death}")
+
+
+def _lost_rank(calls: Calls) -> tuple[int, RayActorError] | None:
+    """Return the first rank whose process has died and the error of its call, or None if none dies in a few seconds.
+
+    The peers of a dead rank may hang in a collective, so all calls are waited for together.
+    """
+    ends_at = time.monotonic() + _DEATH_TIMEOUT_S
+    number_of = {reference: number for number, reference in calls}
+    pending = list(number_of)
+    while pending and (left := ends_at - time.monotonic()) > 0:
+        ended, pending = ray.wait(pending, timeout=left)
+        for reference in ended:
             try:
-                ray.get(reference, timeout=_DEATH_TIMEOUT_S)
+                ray.get(reference)
             except RayActorError as death:
-                rank = f"policy rank {number} of {len(self.ranks)}"
-                return RankLostError(f"{rank} is gone, lost during {call.method}: {death}")
-            except (GetTimeoutError, RayTaskError):
+                return number_of[reference], death
+            except RayTaskError:
                 continue
-        return error
+    return None

@@ -89,11 +89,13 @@ def this_host(is_single_node: bool) -> str:
 
 
 def choose_interface(address: str) -> None:
-    """Make Gloo listen on the network interface that has `address`, unless GLOO_SOCKET_IFNAME is set already.
+    """Make Gloo and NCCL listen on the network interface that has `address`, where the environment names none.
 
-    By default Gloo looks up the host's name.
+    By default Gloo looks up the host's name, and NCCL takes the first interface, which may be that of a machine's
+    service processor.
     """
     for name, entries in psutil.net_if_addrs().items():
         if address in [entry.address for entry in entries]:
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+            for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+                os.environ.setdefault(variable, name)
             return

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 from torch import Tensor
 
 from nemo_brorl.config.policy import OptimConfig
@@ -209,5 +210,12 @@ def guarded_step(
     for group in optimizer.param_groups:
         group["lr"] = learning_rate * group["lr_mult"]
         group["weight_decay"] = config.weight_decay * group["wd_mult"]
-    optimizer.step()
+    # What `optimizer.step()` does, without preparing gradients and reducing their norm a second time.
+    for part in optimizer.chained_optimizers:
+        # Megatron has an empty optimizer where a rank has no parameters of a kind.
+        is_empty = getattr(part, "is_stub_optimizer", False)
+        parameters = [] if is_empty else part.get_parameters()
+        if parameters and config.clip_grad > 0:
+            clip_grad_by_total_norm_fp32(parameters, config.clip_grad, norm)
+    optimizer.step_with_ready_grads()
     return norm

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nemo_brorl.algorithm.teaching import BY_REWARDS, Teaching
 from nemo_brorl.config.rollouts import DynamicSamplingConfig
 from nemo_brorl.rollouts.dynamic_sampling import judge
 from nemo_brorl.types import FilledBatch, ScoredGroup, StepRecord, StoredGroup, TrainBatch, UpdatePlan
@@ -15,6 +16,7 @@ def step_record(
     filled: FilledBatch,
     batch: TrainBatch,
     config: DynamicSamplingConfig,
+    teaching: Teaching = BY_REWARDS,
 ) -> StepRecord:
     """Return the rollout store's record of a training step: every group of rollouts with its outcome.
 
@@ -36,7 +38,7 @@ def step_record(
         stored.append(trained_group)
     for scored in filled.sampled:
         if scored.prompt.uid not in trained:
-            stored.append(StoredGroup(scored, "sampled", _fate(scored, config)))
+            stored.append(StoredGroup(scored, "sampled", _fate(scored, config, teaching)))
     for withdrawn in filled.withdrawn:
         stored.append(StoredGroup(withdrawn.group, "sampled", withdrawn.reason))
     return StepRecord(
@@ -54,9 +56,9 @@ def _origin(scored: ScoredGroup, sampled: set[str]) -> str:
     return "sampled" if scored.prompt.uid in sampled else "carried"
 
 
-def _fate(scored: ScoredGroup, config: DynamicSamplingConfig) -> str:
+def _fate(scored: ScoredGroup, config: DynamicSamplingConfig, teaching: Teaching) -> str:
     """Return the outcome of a group whose sampling was completed in a step, but on which the step does not train."""
-    decision = judge(scored, config)
+    decision = judge(scored, config, teaching)
     if not decision.keep:
         return decision.reason
     return "carried" if config.max_staleness > 0 else "surplus"

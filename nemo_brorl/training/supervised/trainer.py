@@ -177,7 +177,7 @@ class SftTrainer:
             "num_skipped": self.num_skipped,
             "best_loss": self.best_loss,
             "history": self.history,
-            "trained_on": self._data_and_settings(),
+            "trained_on": trained_on(self.config, self.lessons),
         }
         self.saver.save(RunState(self.step_number, state, CarriedGroups()), wait)
 
@@ -190,27 +190,29 @@ class SftTrainer:
         if run is None:
             return False
         check_state_keys(run.state, STATE_KEYS)
-        self._check_same_lessons(run.state["trained_on"])
+        check_same_lessons(self.parts.checkpoints.folder, run.state["trained_on"], self.config, self.lessons)
         self.step_number = run.step
         self.num_skipped = run.state["num_skipped"]
         self.best_loss = run.state["best_loss"]
         self.history = run.state["history"]
         return True
 
-    def _data_and_settings(self) -> dict[str, Any]:
-        settings = dataclasses.asdict(as_written(self.config.sft))
-        return {"data": self.lessons.fingerprint, "num_steps": self.lessons.num_steps, **settings}
 
-    def _check_same_lessons(self, before: Mapping[str, Any]) -> None:
-        now = self._data_and_settings()
-        changed = [
-            f"{name} was {before.get(name)!r}, now {now[name]!r}" for name in now if before.get(name) != now[name]
-        ]
-        if changed:
-            raise CheckpointError(
-                f"{self.parts.checkpoints.folder} belongs to another fine-tuning run (sft: {'; '.join(changed)}). Set "
-                "exp_manager.explicit_log_dir to a new folder, or restore the old values to continue that run."
-            )
+def trained_on(config: BroRLConfig, lessons: Lessons) -> dict[str, Any]:
+    """Return the fingerprint of the data and the settings that a resumed fine-tuning run must share."""
+    settings = dataclasses.asdict(as_written(config.sft))
+    return {"data": lessons.fingerprint, "num_steps": lessons.num_steps, **settings}
+
+
+def check_same_lessons(checkpoints: Path, before: Mapping[str, Any], config: BroRLConfig, lessons: Lessons) -> None:
+    """Raise CheckpointError if a run that recorded `before` had other data or other settings of fine-tuning."""
+    now = trained_on(config, lessons)
+    changed = [f"{name} was {before.get(name)!r}, now {now[name]!r}" for name in now if before.get(name) != now[name]]
+    if changed:
+        raise CheckpointError(
+            f"{checkpoints} belongs to another fine-tuning run (sft: {'; '.join(changed)}). Set "
+            "exp_manager.explicit_log_dir to a new folder, or restore the old values to continue that run."
+        )
 
 
 def held_out_loss(policy: Policy, examples: Sequence[Example]) -> float:

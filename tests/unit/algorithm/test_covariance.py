@@ -58,11 +58,30 @@ def test_clip_cov_draws_among_covariances_within_its_bounds() -> None:
 
 def test_ranks_choose_as_one_rank_with_all_tokens_does() -> None:
     half = CovarianceConfig(kind="kl_cov", share=0.5)
-    first = choose(half, beside([2, -8.0, 0.0], np.array([3.0, 1.0], np.float32)), slice(0, 2))
-    second = choose(half, beside([2, -4.0, 0.0], np.array([2.0, 0.0], np.float32)), slice(2, 4))
+    first = choose(half, beside([2, -8.0, 0.0], np.array([[3.0, 0.95], [1.0, 0.4]])), slice(0, 2))
+    second = choose(half, beside([2, -4.0, 0.0], np.array([[2.0, 0.1], [0.0, 0.9]])), slice(2, 4))
     assert first + second == [True, False, False, True]
-    nothing = choose(half, beside([4, -12.0, 0.0], np.array([3.0, 2.0], np.float32)), slice(0, 0))
+    nothing = choose(half, beside([4, -12.0, 0.0], np.array([[3.0, 0.95], [2.0, 0.1]])), slice(0, 0))
     assert nothing == []  # a rank without tokens takes part
+
+
+@pytest.mark.parametrize("share", [2e-4, 2e-3, 2e-2])
+def test_of_equal_covariances_no_more_are_held_than_wanted(share: float) -> None:
+    random = np.random.default_rng(1)
+    values = [torch.from_numpy(random.choice([-0.1, -2.3], 4096)), torch.from_numpy(random.choice([-1.0, 1.0], 4096))]
+    draws = torch.from_numpy(random.random(4096))
+    held = select_by_covariance(*values, draws, CovarianceConfig(kind="kl_cov", share=share), alone)
+    assert int(held.sum()) == max(1, int(share * 4096))
+
+
+def test_two_ranks_break_ties_as_one_does() -> None:
+    log_probs, advantages = torch.tensor([-1.0, -1.0, -1.0, -5.0]), torch.tensor([1.0, 1.0, 1.0, -3.0])
+    draws, config = torch.tensor([0.2, 0.9, 0.5, 0.1]), CovarianceConfig(kind="kl_cov", share=0.5)
+    # means -2 and 0: covariances 1, 1, 1, 9; the largest is held, and of the others the one with the draw of 0.9
+    assert select_by_covariance(log_probs, advantages, draws, config, alone).tolist() == [False, True, False, True]
+    other = beside([2, -6.0, -2.0], np.array([[9.0, 0.1], [1.0, 0.5]]))
+    first = select_by_covariance(log_probs[:2], advantages[:2], draws[:2], config, other)
+    assert first.tolist() == [False, True]
 
 
 def gradients(kind: str, log_ratio: float) -> tuple[Tensor, float]:

@@ -42,7 +42,11 @@ def test_rare_successes_are_those_of_the_whole_group_not_of_the_chosen_half() ->
     # seven of eight are right, of the two that are trained one: weight (1 − 7/8)¹ and not (1 − 1/2)¹
     config = BroRLConfig()
     config.algorithm.advantage = "dr_grpo"
-    config.algorithm.advantage_params = {"train_rollouts": 2, "rare_success_exponent": 1.0}
+    config.algorithm.advantage_params = {
+        "train_rollouts": 2,
+        "train_rollouts_compared": "subset",
+        "rare_success_exponent": 1.0,
+    }
     (values,) = batch_of([make_group([1, 1, 1, 1, 0, 1, 1, 1])], config).advantages
     assert sorted(values[values != 0].tolist()) == pytest.approx([-0.5 / 8, 0.5 / 8])
 

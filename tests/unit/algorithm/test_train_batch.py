@@ -20,7 +20,8 @@ def test_all_rollouts_are_trained_unless_told_otherwise() -> None:
 
 def test_advantages_of_a_subset_compare_within_it() -> None:
     config = BroRLConfig()
-    config.algorithm.advantage_params, config.algorithm.advantage = {"train_rollouts": 2}, "dr_grpo"
+    config.algorithm.advantage_params = {"train_rollouts": 2, "train_rollouts_compared": "subset"}
+    config.algorithm.advantage = "dr_grpo"
     batch = batch_of([make_group([0, 0, 1, 0])], config)
     assert batch.rollouts[0].tolist() == [0, 2]
     assert batch.advantages[0].tolist() == [-0.5, 0, 0.5, 0]  # mean of one right and one wrong
@@ -28,7 +29,7 @@ def test_advantages_of_a_subset_compare_within_it() -> None:
 
 def test_success_of_chosen_rollouts_is_judged_by_their_raw_rewards() -> None:
     config = BroRLConfig()
-    config.algorithm.advantage_params = {"train_rollouts": 2}
+    config.algorithm.advantage_params = {"train_rollouts": 2, "train_rollouts_compared": "subset"}
     config.algorithm.advantage, config.algorithm.pass_at_k = "pass_at_k", 1
     config.rollouts.max_response_tokens, config.rewards.shaping.overlong_buffer = 8, 4
     group = make_group([0, 1, 0], lengths=[2, 6, 2])  # the only right answer is shaped to 1/2
@@ -55,3 +56,25 @@ def test_a_tail_is_judged_within_its_group_and_trained_alone() -> None:
     batch = batch_of([tail], config)
     assert batch.advantages[0].tolist() == [0, -0.25, 0, 0.75]
     assert batch.rollouts[0].tolist() == [1, 3]
+
+
+@pytest.mark.parametrize("advantage", ["reinforce_plus_plus_baseline", "grpo", "dr_grpo", "rloo", "maxrl", "pass_at_k"])
+@pytest.mark.parametrize("num_right", [1, 3, 20, 60])
+def test_trained_rollouts_stand_for_the_whole_group(advantage: str, num_right: int) -> None:
+    config = BroRLConfig()
+    config.algorithm.advantage, config.algorithm.pass_at_k = advantage, 4
+    group = make_group([1.0] * num_right + [0.0] * (64 - num_right))
+    (whole,) = batch_of([group], config).advantages
+    config.algorithm.advantage_params = {"train_rollouts": 16}
+    batch = batch_of([group], config)
+    assert len(batch.rollouts[0]) == 16
+    for kind in (slice(0, num_right), slice(num_right, 64)):
+        # A score that rollouts of a kind share: its mean over the 16 is that over the 64.
+        assert batch.advantages[0][kind].sum() / 16 == pytest.approx(whole[kind].sum() / 64, rel=1e-5)
+
+
+def test_a_subset_that_leaves_a_reward_out_is_compared_within_itself() -> None:
+    config = BroRLConfig()
+    config.algorithm.advantage, config.algorithm.advantage_params = "dr_grpo", {"train_rollouts": 2}
+    batch = batch_of([make_group([0.0, 0.5, 1.0, 0.5])], config)
+    assert batch.advantages[0].tolist() == [-0.5, 0.0, 0.5, 0.0]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nemo_brorl.config.algorithm_rules import reference_is_there
+from nemo_brorl.config.algorithm_rules import groups_are_large_enough, reference_is_there
 from nemo_brorl.config.policy_rules import (
     fp8_is_possible,
     gathers_overlap_where_gradients_do,
@@ -90,3 +90,23 @@ def test_engines_on_cpu_that_are_chosen_later_are_not_judged_before(engines: int
     config.generation.num_engines = engines
     found = [message for message in policy_fills_its_devices(config) if "engines on CPU" in message]
     assert len(found) == is_refused
+
+
+@pytest.mark.parametrize(("k", "fraction", "limit"), [(9, 1.0, 8), (16, 1.0, 8), (17, 1.0, 8), (5, 0.5, 4)])
+def test_pass_at_k_leaves_half_of_a_group_to_compare(k: int, fraction: float, limit: int) -> None:
+    config = BroRLConfig()
+    config.rollouts.num_per_prompt, config.rollouts.min_fraction = 16, fraction
+    config.algorithm.advantage, config.algorithm.pass_at_k = "pass_at_k", k
+    (message,) = groups_are_large_enough(config)
+    assert message.endswith(f"set algorithm.pass_at_k={limit} or less")
+    config.algorithm.pass_at_k = limit
+    assert list(groups_are_large_enough(config)) == []
+
+
+def test_one_baseline_for_all_groups_needs_all_groups() -> None:
+    config = BroRLConfig()
+    config.algorithm.advantage = "reinforce_plus_plus"
+    (message,) = groups_are_large_enough(config)
+    assert "dynamic_sampling.enabled=false" in message
+    config.dynamic_sampling.enabled = False
+    assert list(groups_are_large_enough(config)) == []

@@ -39,6 +39,10 @@ WRONG = [
         ["trainer.stall_timeout_s=60"],
         "trainer.stall_timeout_s=60 is before trainer.stall_warning_s=120: set at least 120, or null",
     ),
+    (
+        [*ON_GPUS, "+generation.engine_args.speculative_config={model: runs/nowhere, num_speculative_tokens: 2}"],
+        "speculative_config.model=runs/nowhere is no folder here: set the folder or the name owner/name",
+    ),
     (["algorithm.num_mini_batches=3"], "algorithm.num_mini_batches=3 does not divide"),
     (["policy.data_parallel_size=64", "rollouts.num_per_prompt=2"], "leaves 8 rollouts for 64 data-parallel ranks"),
     (["trainer.num_nodes=3", "policy.data_parallel_size=2"], "a node would have none of them"),

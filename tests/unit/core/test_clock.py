@@ -102,3 +102,38 @@ def test_the_exit_code_says_whether_a_stopped_run_has_steps_left(
     if number is not None:
         stop._on_signal(number, None)
     assert stop.exit_code(is_over) == code
+
+
+def test_an_update_that_would_outlast_the_time_limit_does_not_begin() -> None:
+    stop = StopRequest(100.0)
+    stop.check_update()  # its time is not known: a job does one update at least
+    stop.longest_update_s = 90.0
+    stop.check_update()
+    assert stop.reason is None
+    stop.longest_update_s = 101.0
+    with pytest.raises(StepCut):
+        stop.check_update()
+    assert (stop.reason, stop.will_resume) == ("the time limit is near", True)
+
+
+def test_after_usr1_an_update_begins_only_if_it_is_known_to_be_over_in_half_of_the_time() -> None:
+    stop = installed(1000.0)
+    send(signal.SIGUSR1)
+    with pytest.raises(StepCut):
+        stop.check_update()
+    stop.longest_update_s = 490.0
+    stop.check_update()
+    stop.longest_update_s = 510.0
+    with pytest.raises(StepCut):
+        stop.check_update()
+
+
+def test_the_longest_update_counts() -> None:
+    stop = StopRequest(None)
+    with stop.update():
+        pass
+    assert stop.longest_update_s is not None
+    stop.longest_update_s = 1e6
+    with stop.update():
+        pass
+    assert stop.longest_update_s == 1e6

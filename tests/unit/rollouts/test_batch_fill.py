@@ -45,7 +45,7 @@ def make_batches(config: BroRLConfig, generator: FakeGenerator, period: int = 3)
 
 
 def fill(batches: Batches, version: int = 0) -> FilledBatch:
-    return batches.take_batch(version, lambda: None)
+    return batches.take_batch(version, lambda: None, lambda: None)
 
 
 def cutting_config(unfinished: str = "drop", min_fraction: float = 0.5) -> BroRLConfig:

@@ -112,3 +112,37 @@ def test_replayed_rollouts_of_other_weights_are_sampled_again(tmp_path: Path) ->
     assert again.batches.carry_over.take_replay(again.version).chunks == chunks
     again.batches.carry_over.cut_step = chunks
     assert again.batches.carry_over.take_replay(again.version + 1).chunks == ()
+
+
+class CutAtUpdate(StopRequest):
+    """A time limit that leaves no time for the n-th update of a job."""
+
+    def __init__(self, update: int) -> None:
+        super().__init__(None)
+        self.updates_left = update
+
+    def check_update(self) -> None:
+        self.updates_left -= 1
+        if self.updates_left == 0:
+            self.reason, self.will_resume = "the time limit is near", True
+            raise StepCut
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_filled_batch_whose_update_has_no_time_left_is_trained_on_by_the_next_job(
+    tmp_path: Path, overlap: bool
+) -> None:
+    config = small_config()
+    config.rollouts.overlap = overlap
+    whole = make_trainer(tmp_path / "whole", config)
+    whole.fit()
+    stopped = make_trainer(tmp_path / "stopped", config)
+    stopped.stop = CutAtUpdate(3)
+    stopped.fit()
+    assert stopped.step_number == 2
+    resumed = make_trainer(tmp_path / "stopped", config)
+    assert resumed.resume()
+    resumed.fit()
+    assert fake(resumed).weight == fake(whole).weight
+    assert settled(last_row(resumed)) == settled(last_row(whole))
+    assert num_sampled(stopped, resumed) == num_sampled(whole)

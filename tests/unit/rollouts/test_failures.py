@@ -35,7 +35,7 @@ def fill(failing: Collection[int]) -> FilledBatch:
     batches = Batches(
         config.rollouts, config.dynamic_sampling, config.policy.optim, sizes, FakePrompts(), sampler(failing)
     )
-    return batches.take_batch(0, lambda: None)
+    return batches.take_batch(0, lambda: None, lambda: None)
 
 
 def test_a_group_is_trained_on_without_the_responses_whose_verifier_failed() -> None:

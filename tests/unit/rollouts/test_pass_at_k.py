@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nemo_brorl.rollouts.metrics import coverage_metrics
+from nemo_brorl.rollouts.metrics import coverage_metrics, group_metrics
 from tests.support.fakes import make_group
 
 
@@ -31,3 +31,11 @@ def test_the_estimate_is_unbiased_over_groups_of_a_hard_prompt() -> None:
         true = 1 - (1 - rate) ** k
         error = 0.5 / np.sqrt(num)  # at most
         assert metrics[f"rollouts/pass_at_{k}"] == pytest.approx(true, abs=4 * error)
+
+
+def test_groups_that_a_deadline_cut_are_left_out_and_counted() -> None:
+    # The wrong rollout of the second group was slow: its two right ones would raise pass@1 to 3/4.
+    metrics = group_metrics([make_group([1, 0, 0, 1]), make_group([1, 1])], 4)
+    assert metrics["rollouts/pass_at_1"] == pytest.approx(0.5)
+    assert metrics["rollouts/pass_at_groups_left_out"] == 1
+    assert "rollouts/pass_at_groups_left_out" not in group_metrics([make_group([1, 0])], 2)

@@ -10,7 +10,7 @@ from nemo_brorl.rollouts.plateau import PlateauDetector, trend
 
 CONFIG = PlateauConfig()
 FOUND_WITHIN = CONFIG.window - 1 + CONFIG.patience  # validations of a curve that never rises, without lucky windows
-NUM_CURVES = 400
+NUM_CURVES = 300
 NOISE = 0.01
 
 
@@ -30,23 +30,24 @@ def test_a_line_worked_by_hand() -> None:
     # 2 / 5)
     found = trend([0, 1, 2, 5], PlateauConfig(confidence=0.5))
     assert (found.slope, found.error) == (pytest.approx(1.6), pytest.approx(np.sqrt(0.12)))
-    assert found.threshold == pytest.approx(0)  # half confidence asks for no margin
-    assert found.is_rising
+    assert (found.low, found.high) == pytest.approx((1.6, 1.6)), "half confidence asks for no margin"
+    assert not found.has_stalled
 
 
 def test_an_exact_rise_never_alarms_and_an_exact_flat_line_always_does() -> None:
     assert first_alarm(np.linspace(0.2, 0.9, 60)) is None
-    assert first_alarm(np.full(60, 0.4)) == FOUND_WITHIN
+    for score in (0.3, 0.4, 0.6, 0.7):
+        assert first_alarm(np.full(60, score)) == FOUND_WITHIN
 
 
 def test_false_alarms_on_rising_curves_are_at_most_five_percent() -> None:
-    rising = np.linspace(0.3, 0.8, 30)  # 1.7 points a validation at a noise of 1
+    rising = np.linspace(0.3, 0.8, 40)  # 1.3 points a validation at a noise of 1
     assert sum(alarm is not None for alarm in alarms(rising, NOISE)) <= 0.05 * NUM_CURVES
 
 
 @pytest.mark.parametrize("slope", [0.0, -0.005], ids=["flat", "degrading"])
 def test_curves_that_do_not_rise_are_found_within_the_stated_patience(slope: float) -> None:
-    found = alarms(0.5 + slope * np.arange(30), NOISE)
+    found = alarms(0.5 + slope * np.arange(60), NOISE)
     assert all(alarm is not None for alarm in found)
     # a lucky window of noise starts the count again: at 95 % confidence in about a tenth of flat curves
     assert sum(alarm == FOUND_WITHIN for alarm in found) >= 0.85 * NUM_CURVES
@@ -56,21 +57,40 @@ def test_a_saturating_curve_is_found_after_its_knee() -> None:
     curve = 0.5 * (1 - np.exp(-np.arange(60) / 5.0))
     found = alarms(curve, 0.005)
     assert min(alarm for alarm in found if alarm is not None) > 12
-    assert sum(alarm is not None and alarm < 40 for alarm in found) >= 0.95 * NUM_CURVES
+    assert sum(alarm is not None and alarm < 50 for alarm in found) >= 0.95 * NUM_CURVES
 
 
 def test_a_larger_wanted_gain_calls_a_slow_rise_a_plateau() -> None:
-    slow = [0.001 * step for step in range(10)]
-    detector = PlateauDetector(PlateauConfig(min_gain=0.002))
+    slow = [0.001 * step for step in range(20)]
+    detector = PlateauDetector(PlateauConfig(window=6, min_gain=0.002))
     reasons = [detector.observe(score) for score in slow]
     assert reasons[:7] == [None] * 7
     assert reasons[7] == (
-        "no rise in 3 validations in a row: slope +0.0010 ± 0.0000 per validation, rising above +0.0020 over the last 6"
-    )  # fmt: skip
+        "stalled for 3 validations in a row: slope +0.0010 per validation, from +0.0010 to +0.0010: below +0.0020 over "
+        "the last 6"
+    )
+
+
+@pytest.mark.parametrize(("slope", "least", "most"), [(0.0, 0.95, 1.0), (0.5, 0.0, 0.01), (0.25, 0.0, 0.05)])
+def test_a_plateau_is_seldom_called_on_a_curve_that_rises(slope: float, least: float, most: float) -> None:
+    found = alarms(slope * NOISE * np.arange(40), NOISE)
+    share = sum(alarm is not None for alarm in found) / NUM_CURVES
+    error = 3 * (0.05 * 0.95 / NUM_CURVES) ** 0.5
+    assert least - error <= share <= most + error
+
+
+def test_a_rise_above_the_smallest_gain_is_not_called_a_plateau_for_its_noise() -> None:
+    random = np.random.default_rng(0)
+    calls = 0
+    for _ in range(NUM_CURVES):
+        detector = PlateauDetector(PlateauConfig(min_gain=0.001))
+        scores = 0.002 * np.arange(30) + NOISE * random.normal(size=30)  # a fifth of the noise in each validation
+        calls += any(detector.observe(float(score)) is not None for score in scores)
+    assert calls <= 0.05 * NUM_CURVES
 
 
 def test_the_count_survives_a_restart_and_a_reset_clears_it() -> None:
-    scores = [0.4, 0.41, 0.39, 0.4, 0.4, 0.41, 0.4]
+    scores = [0.4, 0.41, 0.39, 0.4, 0.4, 0.41, 0.4, 0.41, 0.39, 0.4, 0.4, 0.41, 0.4, 0.4, 0.41, 0.4, 0.4]
     whole, first = PlateauDetector(CONFIG), PlateauDetector(CONFIG)
     for score in scores:
         assert whole.observe(score) is None

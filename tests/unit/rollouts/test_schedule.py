@@ -36,15 +36,15 @@ def test_brorl_follows_prorl_with_the_papers_batch_and_learning_rate() -> None:
     schedule = schedule_of(config("on_plateau", StageConfig(512), budget=65_536))
     assert schedule.stage.prompts_per_step == 512
     reason = None
-    for step in range(8):
+    for step in range(18):
         assert reason is None
         reason = schedule.after_validation(10 * step, 0.6)
     assert reason is not None
-    assert reason.startswith("no rise in 3 validations in a row")
+    assert reason.startswith("stalled for 3 validations in a row")
     stage = schedule.stage
     assert (stage.num_per_prompt, stage.prompts_per_step) == (512, 128)
     assert stage.learning_rate_factor == pytest.approx(8**0.5)
-    assert schedule.after_validation(80, 0.1) is None  # the last stage is left for nothing
+    assert schedule.after_validation(180, 0.1) is None  # the last stage is left for nothing
 
 
 def test_stages_follow_their_step_counts() -> None:

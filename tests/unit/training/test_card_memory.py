@@ -20,6 +20,7 @@ RECIPES = (
     "brorl_64gpu",
     "brorl_8gpu",
     "brorl_7b",
+    "brorl_7b_fp8",
     "brorl_32b",
     "brorl_qwen3_30b_a3b",
     "prorl_v2",

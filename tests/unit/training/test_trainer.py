@@ -7,10 +7,17 @@ import pytest
 
 from nemo_brorl.config.rollouts import StageConfig
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.errors import CheckpointError, ServiceError, StarvationError, TrainingError
+from nemo_brorl.core.errors import (
+    CheckpointError,
+    ParityError,
+    ResourceError,
+    ServiceError,
+    StarvationError,
+    TrainingError,
+)
 from nemo_brorl.training.trainer import BroRLTrainer
 from nemo_brorl.types import ScoredChunk
-from tests.support.fakes import FakeVerifier
+from tests.support.fakes import FakeGenerator, FakeVerifier
 from tests.support.loop import fake, last_row, make_trainer, small_config
 
 
@@ -94,6 +101,34 @@ def test_too_many_non_finite_updates_stop_the_run(tmp_path: Path) -> None:
     config.trainer.max_skipped_updates = 3
     with pytest.raises(TrainingError, match="4 mini-batches had a non-finite loss"):
         make_trainer(tmp_path, config, num_skipped=2).fit()
+
+
+def test_a_step_whose_rollouts_came_from_other_weights_ends_the_run_and_is_not_saved(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path / "suspect", small_config(max_steps=2))
+    fake(trainer).mismatch = 0.24  # below five times the warning's 0.05
+    trainer.fit()
+    assert trainer.step_number == 2
+    wrong = make_trainer(tmp_path / "wrong", small_config())
+    fake(wrong).mismatch = 0.26
+    with pytest.raises(ParityError, match="0.260, above 5 × parity.max_step_mismatch=0.25"):
+        wrong.fit()
+    assert wrong.parts.checkpoints.complete() == []
+    assert last_row(wrong)["policy/log_prob_mismatch"] == 0.26
+
+
+class GrowingGenerator(FakeGenerator):
+    """Engines that hold 4.1 GiB more in every sleep after their first."""
+
+    def sleep(self) -> dict[str, float]:
+        super().sleep()
+        return {"sleep/residual_growth_gib_max": 4.1}
+
+
+def test_a_sleeping_engine_that_holds_more_and_more_ends_the_run_after_a_checkpoint(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, small_config(), generator=GrowingGenerator())
+    with pytest.raises(ResourceError, match=r"4\.1 GiB more than in its first sleep"):
+        trainer.fit()
+    assert trainer.parts.checkpoints.complete()[0].name == "step_1"
 
 
 def test_starvation_saves_what_was_learnt_before_it_stops(tmp_path: Path) -> None:
@@ -267,6 +302,7 @@ def test_a_stalled_validation_broadens_the_rollouts(tmp_path: Path) -> None:
     config = staged_config()
     config.rollouts.schedule.kind, config.trainer.val_interval, config.trainer.max_steps = "on_plateau", 1, 10
     config.rollouts.schedule.stages = [StageConfig(32)]
+    config.rollouts.schedule.plateau.window = 6
     trainer = make_trainer(tmp_path, config)
     trainer.fit()  # the fake's pass@1 never moves: 6 + 3 − 1 validations after steps
     assert trained_prompts(trainer) == [[8, 8]] * 8 + [[32, 32]] * 2

@@ -49,11 +49,12 @@ function last(run, name) {
 
 function facts(run, isNamed) {
   const [passed, at] = last(run, "validation/pass_at_1");
-  const [error] = last(run, "validation/pass_at_1_standard_error");
+  const [low] = last(run, "validation/pass_at_1_low");
+  const [high] = last(run, "validation/pass_at_1_high");
   const first = (run.metrics["validation/pass_at_1"] || []).find(has);
   const cards = [
     ["step", `${run.steps[run.steps.length - 1] ?? "–"}${run.max_steps ? ` of ${run.max_steps}` : ""}`],
-    [`held-out pass@1, step ${at ?? "–"}`, has(passed) ? `${(100 * passed).toFixed(1)} ± ${(196 * (error || 0)).toFixed(1)} %` : "–"],
+    [`held-out pass@1, step ${at ?? "–"}`, has(passed) ? `${(100 * passed).toFixed(1)} %${has(low) && has(high) ? ` (${(100 * low).toFixed(1)} … ${(100 * high).toFixed(1)})` : ""}` : "–"],
     ["before training", percent(first)],
     ["mean reward", number(last(run, "reward/mean")[0])],
     ["informative groups", percent(last(run, "dynamic_sampling/keep_rate")[0], 0)],

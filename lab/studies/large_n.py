@@ -1,0 +1,426 @@
+"""Ask where a large N should win if anywhere: half of the questions give gradient for ever, half are hardly ever right.
+
+    python lab/studies/cipher_chains.py --num-questions 8000
+    python -m lab.studies.large_n --prepare                      # teaches the base, about two minutes
+    python -m lab.studies.large_n --choose-rates                 # seed 0, which is not counted
+    python -m lab.studies.large_n --seeds 1 2 3 4 5 --commit     # every seed's lines are committed when it ends
+    python -m lab.studies.large_n --tables
+
+Predictions and their decision: `large_n_hypotheses.md`. A step samples 32,768 rollouts, so that N = 512 sees 64
+prompts. Groups whose rewards agree are not trained on. The rig is exact and cheaper than sampling: a question has one
+right token sequence, so the number of right rollouts is binomial with the exact probability. Wrong rollouts are drawn
+given that they are wrong: first the place where they leave the right answer, then another token there, then freely. A
+right answer to an easy question is accepted with probability `CEILING`, which keeps its groups informative.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from brorl_lab.paired_test import paired_test
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel, Qwen2ForCausalLM
+
+from lab.studies.cipher_plain import (
+    BETAS,
+    CLIP_GRAD,
+    MAX_TOKENS,
+    MODEL,
+    Questions,
+    answer_probabilities,
+    log_probs,
+    sample,
+    sampled_mask,
+)
+from nemo_brorl.core.console import format_table
+
+Float64 = NDArray[np.float64]
+Int64 = NDArray[np.int64]
+
+ROLLOUTS = 32_768  # rollouts a step
+STEPS = 40
+EVERY = 5  # steps between measurements
+HELD_OUT = 512  # questions to measure on
+TRAINED = 2048  # questions that come again
+EASY = "ABCD"  # families
+CEILING = 0.5  # probability that a right answer to an easy question is accepted
+RIGHT_DIGIT = {
+    True: 0.857,
+    False: 0.286,
+}  # share of digits taught rightly, by whether a question is easy
+TEACHING_STEPS = 100
+RATES = (1e-4, 2e-4, 4e-4)
+PROMPT_COSTS = {1000: 45.0, 40: 1.0}  # rollouts that a prompt of so many tokens costs
+OUTPUT = Path("lab/studies/large_n_results")
+CONFIDENCE = 0.95
+
+Weigh = Callable[[Float64, Float64], Float64]  # success rates of kept groups, and those from earlier passes
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A rollout size and how a group's centred rewards are scaled."""
+
+    size: int
+    weigh: Weigh
+
+
+def by_batch(rates: Float64, earlier: Float64) -> Float64:
+    return np.full(len(rates), 1 / np.sqrt(np.mean(rates * (1 - rates))))
+
+
+def by_group(rates: Float64, earlier: Float64) -> Float64:
+    return 1 / np.sqrt(rates * (1 - rates))
+
+
+def by_success(rates: Float64, earlier: Float64) -> Float64:
+    return 1 / rates
+
+
+def by_counts(rates: Float64, earlier: Float64) -> Float64:
+    return 1 / np.maximum(earlier, 1 / 512)
+
+
+ARMS = {
+    "grpo16": Arm(16, by_group),
+    "grpo64": Arm(64, by_group),
+    "grpo512": Arm(512, by_group),
+    "maxrl16": Arm(16, by_success),
+    "counts16": Arm(16, by_counts),
+    "maxrl64": Arm(64, by_success),
+    "maxrl512": Arm(512, by_success),
+    "default16": Arm(16, by_batch),
+    "default512": Arm(512, by_batch),
+}
+FIRST_ARMS = tuple(ARMS)[:5]
+
+
+class Task:
+    """The questions, which of them are easy, and their right answers as padded tokens."""
+
+    def __init__(self, path: Path, limit: int) -> None:
+        self.questions = Questions(path, limit)
+        rows = path.read_text(encoding="utf-8").splitlines()[:limit]
+        self.is_easy = np.array([json.loads(row)["prompt"][0] in EASY for row in rows])
+        self.end = self.questions.end
+        self.length = max(map(len, self.questions.answers))
+        padded = [answer + [self.end] * (self.length - len(answer)) for answer in self.questions.answers]
+        self.answers = torch.tensor(padded)
+        self.mask = sampled_mask(self.answers, self.end)
+
+
+def teach_base(task: Task, folder: Path) -> None:
+    """Teach the untrained model to answer easy questions often and hard ones rarely, and save it."""
+    generator = torch.Generator().manual_seed(0)
+    untaught = Qwen2ForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
+    model = copy.deepcopy(untaught)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
+    first = HELD_OUT + TRAINED
+    for _ in range(TEACHING_STEPS):
+        places = torch.randint(first, len(task.answers), (256,), generator=generator)
+        prompts = task.questions.prompts[places]
+        responses = sample(untaught, prompts, 1, task.end, generator)[:, : task.length]
+        for row, place in enumerate(places.tolist()):
+            right_digit = RIGHT_DIGIT[bool(task.is_easy[place])]
+            answer = pupil_answer(task.questions.answers[place], responses[row], right_digit, task.end, generator)
+            responses[row] = torch.tensor(answer + [task.end] * (task.length - len(answer)))
+        mask = sampled_mask(responses, task.end)
+        loss = -(log_probs(model, prompts, 1, responses) * mask).sum() / mask.sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.save_pretrained(folder)
+
+
+def pupil_answer(
+    answer: Sequence[int], sampled: Tensor, right_digit: float, end: int, generator: torch.Generator
+) -> list[int]:
+    """Return an answer of which each digit is kept with probability `right_digit`, and else taken from a sample."""
+    written = list(answer)
+    for digit in range(1, len(answer) - 2):
+        is_right = float(torch.rand((), generator=generator)) < right_digit
+        if not is_right and int(sampled[digit]) != end:
+            written[digit] = int(sampled[digit])
+    return written
+
+
+def read_rows(model: PreTrainedModel, prompts: Tensor, rows: Tensor) -> tuple[DynamicCache, Tensor]:
+    """Return the KV cache of prompts and the logits after them, for each row the index of its prompt."""
+    cache = DynamicCache()
+    logits = model(input_ids=prompts, past_key_values=cache).logits[:, -1]
+    cache.batch_select_indices(rows)
+    return cache, logits[rows]
+
+
+@torch.no_grad()
+def wrong_responses(
+    model: PreTrainedModel, task: Task, places: Tensor, rows: Tensor, right: Tensor, generator: torch.Generator
+) -> Tensor:
+    """Sample a response to the question of each row, given that it is wrong.
+
+    `places` are questions, `rows` indices into them, and `right` the log-probs of their right answers' tokens.
+    """
+    chances = right.double().exp()
+    ones = torch.ones(len(chances), 1, dtype=torch.double)
+    before = torch.cat([ones, chances.cumprod(dim=1)[:, :-1]], dim=1)
+    leaves = before * (1 - chances).clamp_min(0) * task.mask[places]
+    leaves_at = torch.multinomial(leaves[rows], 1, generator=generator)[:, 0]
+    answers = task.answers[places][rows]
+    cache, logits = read_rows(model, task.questions.prompts[places], rows)
+    responses = torch.full((len(rows), MAX_TOKENS), task.end)
+    going_on = torch.arange(len(rows))
+    for place in range(MAX_TOKENS):
+        probabilities = logits.softmax(dim=-1)
+        if place < task.length:
+            expected = answers[going_on, place]
+            is_leaving = leaves_at[going_on] == place
+            probabilities[is_leaving.nonzero()[:, 0], expected[is_leaving]] = 0
+        drawn = torch.multinomial(probabilities.clamp_min(1e-38), 1, generator=generator)[:, 0]
+        if place < task.length:
+            drawn = torch.where(leaves_at[going_on] > place, expected, drawn)
+        responses[going_on, place] = drawn
+        kept = (drawn != task.end).nonzero()[:, 0]
+        if len(kept) == 0 or place + 1 == MAX_TOKENS:
+            break
+        if len(kept) < len(drawn):
+            cache.batch_select_indices(kept)
+            drawn, going_on = drawn[kept], going_on[kept]
+        logits = model(input_ids=drawn[:, None], past_key_values=cache).logits[:, -1]
+    return responses
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """Rewards of a step's groups: accepted right rollouts, and right ones that were not accepted."""
+
+    accepted: Int64
+    rejected: Int64
+
+
+def draw_outcomes(chances: Float64, ceilings: Float64, size: int, random: np.random.Generator) -> Outcomes:
+    """Draw how many of a group's rollouts are right and accepted, and how many of the others are right."""
+    accepted = random.binomial(size, chances * ceilings)
+    others = chances * (1 - ceilings) / (1 - chances * ceilings).clip(1e-12)
+    return Outcomes(accepted, random.binomial(size - accepted, np.clip(others, 0, 1)))
+
+
+class LargeRun:
+    """One arm and seed: the policy, its optimizer, and the counts of the questions' earlier passes."""
+
+    def __init__(self, task: Task, base: Path, arm: Arm, rate: float, seed: int, rollouts: int) -> None:
+        self.task = task
+        self.arm = arm
+        self.num_prompts = rollouts // arm.size
+        self.model = Qwen2ForCausalLM.from_pretrained(base, dtype=torch.float32)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=rate, betas=BETAS, weight_decay=0.0)
+        self.generator = torch.Generator().manual_seed(seed)
+        self.random = np.random.default_rng(seed)
+        self.order: list[int] = []
+        self.right = np.zeros(len(task.answers))
+        self.asked = np.zeros(len(task.answers))
+        self.counts = {"sampled": 0, "prompts": 0, "kept": 0, "hard_successes": 0}
+
+    def next_places(self) -> Int64:
+        """Return the step's questions. All come once before any comes again."""
+        while len(self.order) < self.num_prompts:
+            self.order += (self.random.permutation(TRAINED) + HELD_OUT).tolist()
+        places, self.order = self.order[: self.num_prompts], self.order[self.num_prompts :]
+        return np.array(places)
+
+    def step(self) -> None:
+        """Sample a fixed number of rollouts, and take one update on the groups whose rewards differ."""
+        task, size = self.task, self.arm.size
+        places = self.next_places()
+        asked = torch.tensor(places)
+        with torch.no_grad():
+            scored = log_probs(self.model, task.questions.prompts[asked], 1, task.answers[asked])
+        scored = scored * task.mask[asked]
+        chances = scored.double().sum(dim=1).exp().numpy().clip(0, 1)
+        ceilings = np.where(task.is_easy[places], CEILING, 1.0)
+        drawn = draw_outcomes(chances, ceilings, size, self.random)
+        is_kept = (drawn.accepted > 0) & (drawn.accepted < size)
+        earlier = (self.right[places] + 0.5) / (self.asked[places] + 1.0)
+        # A long order may name a question twice in one step.
+        np.add.at(self.right, places, drawn.accepted)
+        np.add.at(self.asked, places, size)
+        self.counts["sampled"] += size * len(places)
+        self.counts["prompts"] += len(places)
+        self.counts["kept"] += int(is_kept.sum())
+        self.counts["hard_successes"] += int(drawn.accepted[~task.is_easy[places]].sum())
+        if is_kept.any():
+            kept = np.nonzero(is_kept)[0]
+            outcomes = Outcomes(drawn.accepted[kept], drawn.rejected[kept])
+            self.update(asked[kept], scored[kept], outcomes, earlier[kept])
+
+    def update(self, places: Tensor, right: Tensor, drawn: Outcomes, earlier: Float64) -> None:
+        """Take an optimizer step on kept groups, with a loss that is a mean over the tokens of all sampled groups."""
+        size = self.arm.size
+        rates = drawn.accepted / size
+        scale = self.arm.weigh(rates, earlier)
+        good, bad = (1 - rates) * scale, -rates * scale
+        num_wrong = torch.tensor(size - drawn.accepted - drawn.rejected)
+        wrong = self.draw_wrong(places, right, torch.arange(len(places)).repeat_interleave(num_wrong))
+        keys, copies = wrong.unique(dim=0, return_counts=True)
+        answers = torch.full((len(places), MAX_TOKENS), self.task.end)
+        answers[:, : self.task.length] = self.task.answers[places]
+        groups = torch.cat([keys[:, 0], torch.arange(len(places))])
+        rows = torch.cat([keys[:, 1:], answers])
+        of_wrong = bad[keys[:, 0].numpy()] * copies.numpy()
+        of_right = good * drawn.accepted + bad * drawn.rejected
+        weights = torch.tensor(np.concatenate([of_wrong, of_right]), dtype=torch.float32)
+        numbers = torch.cat([copies, torch.tensor(drawn.accepted + drawn.rejected)]).float()
+        mask = sampled_mask(rows, self.task.end)
+        num_tokens = float((mask.sum(dim=1) * numbers).sum()) * self.num_prompts / len(places)
+        self.optimizer.zero_grad()
+        for chosen in torch.arange(len(rows)).split(1024):
+            used, of_row = groups[chosen].unique(return_inverse=True)
+            cache, first = read_rows(self.model, self.task.questions.prompts[places[used]], of_row)
+            rest = self.model(input_ids=rows[chosen][:, :-1], past_key_values=cache).logits
+            logits = torch.cat([first[:, None], rest], dim=1).log_softmax(dim=-1)
+            scored = logits.gather(2, rows[chosen][..., None])[..., 0]
+            loss = -(scored * mask[chosen]).sum(dim=1) @ weights[chosen] / num_tokens
+            loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP_GRAD)
+        self.optimizer.step()
+
+    def draw_wrong(self, places: Tensor, right: Tensor, rows: Tensor) -> Tensor:
+        """Return wrong responses, each behind the index of its group."""
+        parts = [torch.zeros(0, MAX_TOKENS, dtype=torch.long)]
+        for chosen in rows.split(4096):
+            used, inverse = chosen.unique(return_inverse=True)
+            parts.append(wrong_responses(self.model, self.task, places[used], inverse, right[used], self.generator))
+        return torch.cat([rows[:, None], torch.cat(parts)], dim=1)
+
+    def measured(self) -> dict[str, float]:
+        """Return exact success rates on held-out questions: of the easy half, the hard half, and the mean of both."""
+        chances = answer_probabilities(self.model, self.task.questions, range(HELD_OUT)).double().numpy()
+        is_easy = self.task.is_easy[:HELD_OUT]
+        easy, hard = float(chances[is_easy].mean()), float(chances[~is_easy].mean())
+        return {"easy": easy, "hard": hard, "mean": (easy + hard) / 2}
+
+
+def train(task: Task, options: argparse.Namespace, name: str, rate: float, seed: int, output: Path) -> float:
+    """Train one arm and seed, append its measurements to the output file, and return the last mean success."""
+    run = LargeRun(task, options.base, ARMS[name], rate, seed, options.rollouts)
+    started = time.process_time()
+    found: dict[str, float] = {}
+    for step in range(options.steps + 1):
+        if step % EVERY == 0 or step == options.steps:
+            found = run.measured()
+            line = {"arm": name, "seed": seed, "rate": rate, "step": step, **run.counts, **found,
+                    "processor_s": time.process_time() - started}  # fmt: skip
+            with output.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        if step < options.steps:
+            run.step()
+    return found["mean"]
+
+
+def choose_rates(task: Task, options: argparse.Namespace) -> None:
+    """Train every arm with three rates on seed 0, and write the best rate of each. A best one at the edge is said."""
+    output = options.output / "seed_0.jsonl"
+    chosen = {}
+    for name in options.arms:
+        ends = {rate: train(task, options, name, rate, 0, output) for rate in RATES}
+        chosen[name] = max(ends, key=lambda rate: ends[rate])
+        edge = " (at the edge: try one beyond it)" if chosen[name] in (RATES[0], RATES[-1]) else ""
+        print(f"{name}: {chosen[name]:g}{edge}", flush=True)
+    path = options.output / "rates.json"
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    path.write_text(json.dumps({**known, **chosen}, indent=1) + "\n", encoding="utf-8")
+
+
+def run_seed(task: Task, options: argparse.Namespace, seed: int) -> None:
+    """Train all arms of a seed, put its lines in place when all have ended, and commit them if that is asked for."""
+    rates = json.loads((options.output / "rates.json").read_text(encoding="utf-8"))
+    output = options.output / f"seed_{seed}.jsonl"
+    under_way = output.with_suffix(".partial")
+    under_way.unlink(missing_ok=True)
+    for name in options.arms:
+        train(task, options, name, rates[name], seed, under_way)
+    with output.open("a", encoding="utf-8") as file:
+        file.write(under_way.read_text(encoding="utf-8"))
+    under_way.unlink()
+    if options.commit:
+        subprocess.run(["git", "add", str(output)], check=True)
+        message = f"Large N, seed {seed}: {', '.join(options.arms)}"
+        subprocess.run(["git", "commit", "-m", message, "--", str(output)], check=True)
+
+
+def success_at(lines: Sequence[dict[str, float]], part: str, cost: float, limit: float) -> float:
+    """Return a run's success on a part when its rollouts and prompts have cost `limit` rollouts, interpolated."""
+    spent = [line["sampled"] + cost * line["prompts"] for line in lines]
+    return float(np.interp(limit, spent, [line[part] for line in lines]))
+
+
+def table_rows(folder: Path) -> list[list[str]]:
+    """Return each arm's difference to grpo16, of the hard half and of the mean of both, with its 95 % interval."""
+    runs: dict[tuple[str, int], list[dict[str, float]]] = {}
+    for path in sorted(folder.glob("seed_*.jsonl")):
+        for text in path.read_text(encoding="utf-8").splitlines():
+            line = json.loads(text)
+            if line["seed"] > 0:
+                runs.setdefault((line["arm"], line["seed"]), []).append(line)
+    rows = []
+    for name in ARMS:
+        seeds = [seed for arm, seed in runs if arm == name and ("grpo16", seed) in runs]
+        if name == "grpo16" or not seeds:
+            continue
+        row = [name, str(len(seeds))]
+        for part, cost in (("hard", 0.0), ("mean", 0.0), *(("mean", cost) for cost in PROMPT_COSTS.values())):
+            differences = []
+            for seed in seeds:
+                pair = runs[name, seed], runs["grpo16", seed]
+                limit = min(lines[-1]["sampled"] + cost * lines[-1]["prompts"] for lines in pair)
+                ends = [success_at(lines, part, cost, limit) for lines in pair]
+                differences.append(ends[0] - ends[1])
+            found = paired_test([np.array(differences)], CONFIDENCE, 100, 0)
+            low, high = found.difference.interval
+            row.append(f"{100 * found.difference.value:+.1f} ({100 * low:+.1f} … {100 * high:+.1f})")
+        rows.append(row)
+    return rows
+
+
+def main() -> None:
+    """Prepare the base, choose rates, train seeds, or print the tables, as the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--questions", type=Path, default=Path("runs/cipher/questions.jsonl"))
+    parser.add_argument("--base", type=Path, default=Path("runs/cipher/half_hard"))
+    parser.add_argument("--output", type=Path, default=OUTPUT)
+    parser.add_argument("--arms", nargs="+", default=list(FIRST_ARMS), choices=list(ARMS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[])
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--rollouts", type=int, default=ROLLOUTS, help="of a step")
+    parser.add_argument("--prepare", action="store_true", help="teach the base, no run")
+    parser.add_argument("--choose-rates", action="store_true", help="train seed 0 with three rates")
+    parser.add_argument("--commit", action="store_true", help="commit each seed's lines when it ends")
+    parser.add_argument("--tables", action="store_true", help="table of what the output holds, no run")
+    options = parser.parse_args()
+    if options.tables:
+        clocks = [f"equal time, {tokens} tokens" for tokens in PROMPT_COSTS]
+        header = ["arm minus grpo16, points", "seeds", "hard half, equal samples", "equal samples", *clocks]
+        print("\n".join(format_table(header, table_rows(options.output))))
+        return
+    torch.set_num_threads(1)
+    task = Task(options.questions, 8000 if options.prepare else HELD_OUT + TRAINED)
+    options.output.mkdir(parents=True, exist_ok=True)
+    if options.prepare:
+        teach_base(task, options.base)
+    if options.choose_rates:
+        choose_rates(task, options)
+    for seed in options.seeds:
+        run_seed(task, options, seed)
+
+
+if __name__ == "__main__":
+    main()
