@@ -23,9 +23,10 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
-from brorl_graders.base.answer import Box, boxed_answers, extract_answer, last_answer, without_thinking
+from brorl_graders.base.answer import boxed_answers, extract_answer, without_thinking
 from brorl_graders.base.payload import ANSWER, Key, Payload, accepted_answers, check_answer, check_choices, is_number
 from brorl_graders.verifiers.math.equation import is_no_answer, is_to_be_solved
+from brorl_graders.verifiers.math.finding import MAX_TAIL, PLACES, find_answer, in_boxes, place_of
 from brorl_graders.verifiers.math.library import equal_by_library
 from brorl_graders.verifiers.math.notation import in_one_notation
 from brorl_graders.verifiers.math.qualifier import with_argument_of, without_qualifier
@@ -42,9 +43,8 @@ from brorl_graders.verifiers.math.reading import (
     read_mixed_number,
 )
 from brorl_graders.verifiers.math.relation import is_inequality, is_solved
-from brorl_graders.verifiers.math.remarks import is_taken_back, without_continuation
-from brorl_graders.verifiers.math.statement import first_mark, is_prose, last_mark, stated_answer
-from brorl_graders.verifiers.math.value import Value, compare
+from brorl_graders.verifiers.math.statement import is_prose, stated_answer
+from brorl_graders.verifiers.math.value import Value, compare, scaled
 
 # `notation.py` brings answers into one notation, `statement.py` finds an unmarked answer, and `remarks.py` what is
 # said of it. `reading.py` reads answers without a grammar. It uses `relation.py` for inequalities and
@@ -58,7 +58,6 @@ FORMS = ("done", "any")
 MIN_WORD = 4  # letters; a shorter word may be a product of variables
 _HUNDREDTH = 100
 
-PLACES = ("anywhere", "boxed", "tags", "last")  # locations of an answer; the first is the default
 TOLERANCE = "relative_tolerance"
 KEYS = (
     ANSWER,
@@ -77,20 +76,6 @@ KEYS = (
         FORMS,
     ),
     Key(TOLERANCE, "largest relative difference of equal numbers, from 0 to below 1", (), "0"),
-)
-MAX_TAIL = 2000  # characters of an answer, and of a response's end in which an unmarked answer is looked for
-MAX_BEFORE = 200  # characters before a box in which a denial is looked for
-MAX_EMPTY_BOXES = 8  # groups of boxes at a response's end that are empty
-_FINAL_ANSWER = re.compile("final answer is", re.IGNORECASE)  # after a box, such a statement replaces the box
-_CORRECTION = re.compile(
-    r"\b(?:no|wait|rather|actually|instead|sorry|correction|should be|make that|i mean|oops)\b", re.IGNORECASE
-)
-_DENIAL = re.compile(r"\b(?:not|never)\b", re.IGNORECASE)
-_JOINED = re.compile(r"\b(?:plus|minus|times|divided|over|of)\b", re.IGNORECASE)
-_DENIED_BEFORE = re.compile(
-    r"\b(?:not|never|cannot|can't be|isn't|aren't)(?:\s|\$|\\[(\[]|equal(?: to)?\b|be\b|[A-Za-z]\s*=)*$"
-    r"|\b(?:doubt|deny)\b[^.,;:\n]*$",
-    re.IGNORECASE,
 )
 _TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
 _LOOSE_SPACE = re.compile(r" (?![A-Za-z0-9])|(?<![A-Za-z0-9]) +")
@@ -199,26 +184,18 @@ def _quantities(
         if reference.unit.powers != given.unit.powers:
             return False
         if reference.unit.factor != given.unit.factor:
-            one = _scaled(one, reference.unit.factor)
-            other = _scaled(other, given.unit.factor)
+            one = scaled(one, reference.unit.factor)
+            other = scaled(other, given.unit.factor)
     if reference.is_percent == given.is_percent:
         return compare(one, other, rules.relative_tolerance)
     if reference.is_percent:
-        one = _scaled(one, Fraction(1, _HUNDREDTH))
+        one = scaled(one, Fraction(1, _HUNDREDTH))
     else:
-        other = _scaled(other, Fraction(1, _HUNDREDTH))
+        other = scaled(other, Fraction(1, _HUNDREDTH))
     as_share = compare(one, other, rules.relative_tolerance)
     if as_share or rules.percent == "exact":
         return as_share
     return compare(reference.value, given.value, rules.relative_tolerance)
-
-
-def _scaled(value: Value, factor: Fraction) -> Value:
-    return value._replace(
-        value=value.value * factor,
-        largest=value.largest * float(factor),
-        last_place=value.last_place * factor,
-    )
 
 
 def _words(reference: Reading, given: Reading) -> bool | None:
@@ -388,96 +365,6 @@ def load() -> None:
     equal_by_library("x<3", "(1,3)")
 
 
-def place_of(payload: Payload) -> str:
-    """Return where in a response the answer must be: `anywhere`, `boxed`, `tags` or `last`.
-
-    The verifier's option `extract` comes first, then the answer format of the data.
-    """
-    place: str = payload.get("extract") or payload.get("answer_format") or PLACES[0]
-    return place
-
-
-def find_answer(response: str, place: str = PLACES[0]) -> str | None:
-    """Return the answer in a response, such as the contents of its box, or None if there is none at this place.
-
-    `place` is `anywhere`, `boxed`, `tags` or `last`.
-    """
-    if place == "last":
-        said = last_answer(response)
-        return None if said is None else stated_answer(f"answer is {said}")
-    shown = without_thinking(response)
-    tagged = extract_answer(shown)
-    if place == "tags" and tagged is None:
-        return None
-    text = _up_to_its_end(shown if tagged is None else tagged)
-    boxes = _filled_boxes(text)
-    final = -1  # start of the last "final answer is"
-    for match in _FINAL_ANSWER.finditer(text):
-        final = match.start()
-    if boxes and final < boxes[-1].end:
-        return _in_standing_boxes(text, boxes, may_be_stated=place != "boxed")
-    if place == "boxed":
-        return None
-    if final >= 0:
-        return stated_answer(text[final : final + MAX_TAIL])
-    tail = text[-MAX_TAIL:]
-    if len(text) > MAX_TAIL and last_mark(tail) < 0:
-        mark = last_mark(text)
-        tail = text[mark : mark + MAX_TAIL] if mark >= 0 else tail
-    return stated_answer(tail, may_be_words=tagged is not None)
-
-
-def _up_to_its_end(text: str) -> str:
-    """Return a response without end marks, and without a new question after its answer."""
-    if "\n" not in text and "<" not in text:
-        return text
-    box = text.find("\\boxed")
-    mark = first_mark(text) if ":" in text or "<" in text else -1
-    places = [place for place in (box, mark) if place >= 0]
-    return without_continuation(text, min(places, default=-1))
-
-
-def _filled_boxes(text: str) -> list[Box]:
-    """Return the last boxes of a text that are not all empty."""
-    last = boxed_answers(text)
-    boxes = last
-    for _ in range(MAX_EMPTY_BOXES):
-        if not boxes or any(box.content.strip() for box in boxes):
-            break
-        boxes = boxed_answers(text[: boxes[0].start])
-    return boxes or last
-
-
-def _in_standing_boxes(text: str, boxes: list[Box], may_be_stated: bool) -> str | None:
-    """Return the contents of the boxes that the text around them lets stand. None: it denies them.
-
-    `may_be_stated`: an answer in words may follow boxes that are denied.
-    """
-    first = 0
-    end = len(boxes)
-    for number in range(1, len(boxes)):
-        between = text[boxes[number - 1].end : boxes[number].start]
-        if _CORRECTION.search(between):
-            first = number
-        elif _JOINED.search(between):
-            return None
-        elif _DENIAL.search(between):
-            end = min(end, number)
-    standing = boxes[first:end]
-    if not standing or _DENIED_BEFORE.search(text, max(standing[0].start - MAX_BEFORE, 0), standing[0].start):
-        return None
-    if is_taken_back(text, boxes[-1].end):
-        rest = text[boxes[-1].end :]
-        return stated_answer(rest) if may_be_stated and last_mark(rest) >= 0 else None
-    return _in_boxes(standing)
-
-
-def _in_boxes(boxes: list[Box]) -> str:
-    """Return the contents of LaTeX boxes, each text once, with commas between them."""
-    contents = dict.fromkeys(box.content.strip() for box in boxes)
-    return ", ".join(contents)
-
-
 def is_equal(reference: str, given: str, rules: MathRules = USUAL) -> bool:
     """Return whether the mathematical answer in a response equals the reference, as `rules` compare answers.
 
@@ -496,7 +383,7 @@ def _in_reference(reference: str) -> str:
     """
     boxes = boxed_answers(reference)
     if boxes:
-        return in_one_notation(_in_boxes(boxes))
+        return in_one_notation(in_boxes(boxes))
     if is_prose(reference):
         return in_one_notation(stated_answer(reference) or reference)
     return in_one_notation(reference)

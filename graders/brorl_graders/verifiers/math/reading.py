@@ -17,7 +17,7 @@ from brorl_graders.verifiers.math.notation import depth
 from brorl_graders.verifiers.math.number_words import SCALES, changes_a_number, read_number_words
 from brorl_graders.verifiers.math.relation import read_bounds
 from brorl_graders.verifiers.math.units import Unit, read_unit, unknown_unit
-from brorl_graders.verifiers.math.value import Value, read_number, read_value
+from brorl_graders.verifiers.math.value import Value, read_number, read_value, scaled
 
 MAX_LENGTH = 600  # characters
 MAX_DEPTH = 30  # levels of brackets
@@ -357,7 +357,7 @@ def _with_unit(text: str) -> Quantity | None:
         name = text[start.start() :].strip()
         scale = _SCALE.match(name)
         if scale:
-            value = _scaled(value, SCALES[scale[1].lower()])
+            value = scaled(value, SCALES[scale[1].lower()])
             name = name[scale.end() :].strip().removeprefix("}")
             if not name:
                 return Quantity(value)
@@ -368,10 +368,6 @@ def _with_unit(text: str) -> Quantity | None:
         is_product = "\\" not in start[0] and len(name) < (MIN_NOUN if start[0][0] == " " else MIN_NOUN + 1)
         return None if is_product else _counted(value, name)
     return None
-
-
-def _scaled(value: Value, scale: int) -> Value:
-    return value._replace(value=value.value * scale, largest=value.largest * scale, last_place=value.last_place * scale)
 
 
 def _counted(value: Value, name: str) -> Quantity | None:

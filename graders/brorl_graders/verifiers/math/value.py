@@ -180,6 +180,15 @@ class Value(NamedTuple):
     last_place: Fraction = Fraction(0)  # unit of the last digit of a decimal that may be rounded; 0: exact
 
 
+def scaled(value: Value, factor: Fraction | int) -> Value:
+    """Return a value times a factor."""
+    return value._replace(
+        value=value.value * factor,
+        largest=value.largest * float(factor),
+        last_place=value.last_place * factor,
+    )
+
+
 def compare(one: Value, other: Value, tolerance: float = 0.0) -> bool | None:
     """Return whether two mathematical expressions are equal, up to a relative difference of `tolerance`.
 
