@@ -5,6 +5,9 @@ the verifier reads inside the last `<answer>` tags, if any, and never in the thi
 together with adjacent boxes: `\boxed{1}` and `\boxed{2}` are one answer of two values. Without a box, or when "final
 answer is" follows the box, the verifier reads the text after the last such phrase, else the last formula or number.
 
+An answer that the text denies or takes back does not count, nor one whose words are not understood: "half of 6" and "6
+is too large" are not 6. A question that is written out again, such as `2x+1 \ge 11` or a sum, equals no solution of it.
+
 Numbers, plain expressions, words and groups of these are compared without a grammar of LaTeX. math-verify compares
 relations, matrices and functions. A verdict depends only on the two answers and the payload's options.
 
@@ -20,24 +23,41 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
-from brorl_graders.base.answer import Box, boxed_answers, extract_answer, last_answer, without_thinking
+from brorl_graders.base.answer import boxed_answers, extract_answer, without_thinking
 from brorl_graders.base.payload import ANSWER, Key, Payload, accepted_answers, check_answer, check_choices, is_number
+from brorl_graders.verifiers.math.equation import is_no_answer, is_to_be_solved
+from brorl_graders.verifiers.math.finding import MAX_TAIL, PLACES, find_answer, in_boxes, place_of
 from brorl_graders.verifiers.math.library import equal_by_library
 from brorl_graders.verifiers.math.notation import in_one_notation
-from brorl_graders.verifiers.math.reading import Group, Named, Numeral, Quantity, Reading, Words, read
+from brorl_graders.verifiers.math.qualifier import with_argument_of, without_qualifier
+from brorl_graders.verifiers.math.reading import (
+    Group,
+    Named,
+    Numeral,
+    Quantity,
+    Ratio,
+    Reading,
+    Words,
+    has_changing_words,
+    read,
+    read_mixed_number,
+)
+from brorl_graders.verifiers.math.relation import is_inequality, is_solved
 from brorl_graders.verifiers.math.statement import is_prose, stated_answer
-from brorl_graders.verifiers.math.value import Value, compare
+from brorl_graders.verifiers.math.value import Value, compare, scaled
 
-# `notation.py` brings answers into one notation, `statement.py` finds an unmarked answer, `reading.py` reads answers
-# without a grammar, `value.py` compares numbers, `units.py` compares units, and `library.py` asks math-verify. Verdicts
-# are cached, since most responses to a prompt end in one of few answers. Votes ask no library that may hang.
+# `notation.py` brings answers into one notation, `statement.py` finds an unmarked answer, and `remarks.py` what is
+# said of it. `reading.py` reads answers without a grammar. It uses `relation.py` for inequalities and
+# `number_words.py`. `equation.py` judges chains of equations, and `qualifier.py` removes "for all x". `value.py`
+# and `units.py` compare, and `library.py` asks math-verify. Verdicts are cached, since most responses to a prompt
+# end in one of few answers. Votes ask no library that may hang.
 
 PERCENT = ("either", "exact")
 UNITS = ("agree", "required", "ignore")
+FORMS = ("done", "any")
 MIN_WORD = 4  # letters; a shorter word may be a product of variables
 _HUNDREDTH = 100
 
-PLACES = ("anywhere", "boxed", "tags", "last")  # locations of an answer; the first is the default
 TOLERANCE = "relative_tolerance"
 KEYS = (
     ANSWER,
@@ -49,13 +69,20 @@ KEYS = (
         "needs the reference's unit; `ignore`: units are not compared",
         UNITS,
     ),
+    Key(
+        "form",
+        "`done`: an answer with a sum, product, integral, limit or derivative left to do equals only a reference that "
+        "has one; `any`: it equals its value",
+        FORMS,
+    ),
     Key(TOLERANCE, "largest relative difference of equal numbers, from 0 to below 1", (), "0"),
 )
-MAX_TAIL = 2000  # characters of an answer, and of a response's end in which an unmarked answer is looked for
-_FINAL_ANSWER = re.compile("final answer is", re.IGNORECASE)  # after a box, such a statement replaces the box
 _TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
 _LOOSE_SPACE = re.compile(r" (?![A-Za-z0-9])|(?<![A-Za-z0-9]) +")
 _NAMED = re.compile(r"[a-zA-Z]\w?(?:\([a-z]\))?=(?=.)")
+_OPERATION = re.compile(
+    r"\\(?:sum|prod|i*nt|oint|lim)(?![A-Za-z])|\\frac ?\{ ?(?:d|\\partial)[^{}]*\}\{ ?(?:d|\\partial) ?[A-Za-z] ?\}"
+)
 _SMALL_WORDS = ("yes", "no")  # other short words may be points or products, whose capitals count
 MAX_LENGTH = 2000  # characters of an answer that is brought into one spelling
 
@@ -66,6 +93,7 @@ class MathRules(NamedTuple):
     percent: str = PERCENT[0]  # exact: 50% equals 0.5 and never 50
     units: str = UNITS[0]  # required: an answer must give the reference's unit; ignore: units are not compared
     relative_tolerance: float = 0.0  # largest relative difference of equal numbers
+    form: str = FORMS[0]  # any: a sum, integral or limit that is left to do equals its value
 
 
 USUAL = MathRules()
@@ -84,6 +112,8 @@ def are_equal(
         return _named(reference, given, rules)
     if isinstance(reference, Numeral) or isinstance(given, Numeral):
         return reference == given
+    if isinstance(reference, Ratio) or isinstance(given, Ratio):
+        return _ratios(reference, given, rules)
     if isinstance(reference, Quantity) and isinstance(given, Quantity):
         return _quantities(reference, given, rules)
     if isinstance(reference, Group) and isinstance(given, Group):
@@ -113,6 +143,34 @@ def _named(
     return are_equal(one, other, rules)
 
 
+def _ratios(reference: Reading, given: Reading, rules: MathRules) -> bool | None:
+    """Compare two answers of which at least one is a ratio. A ratio of two numbers equals their quotient.
+
+    A time of day, such as 2:30, equals only itself.
+    """
+    if isinstance(reference, Ratio) and isinstance(given, Ratio):
+        if reference.is_time or len(reference.parts) != len(given.parts):
+            return reference.parts == given.parts
+        return _are_proportional(reference.parts, given.parts)
+    ratio = reference if isinstance(reference, Ratio) else given
+    other = given if ratio is reference else reference
+    assert isinstance(ratio, Ratio)
+    if len(ratio.parts) != 2 or not isinstance(other, Quantity) or not ratio.parts[1].value:
+        return False
+    if ratio.is_time and ratio is reference:
+        return False
+    quotient = Quantity(Value(ratio.parts[0].value / ratio.parts[1].value))
+    return are_equal(quotient, other, rules) if ratio is reference else are_equal(other, quotient, rules)
+
+
+def _are_proportional(some: tuple[Value, ...], others: tuple[Value, ...]) -> bool:
+    first, *_ = zip(some, others, strict=True)
+    for one, other in zip(some, others, strict=True):
+        if one.value * first[1].value != other.value * first[0].value:
+            return False
+    return any(value.value for value in some) == any(value.value for value in others)
+
+
 def _quantities(
     reference: Quantity,
     given: Quantity,
@@ -126,26 +184,18 @@ def _quantities(
         if reference.unit.powers != given.unit.powers:
             return False
         if reference.unit.factor != given.unit.factor:
-            one = _scaled(one, reference.unit.factor)
-            other = _scaled(other, given.unit.factor)
+            one = scaled(one, reference.unit.factor)
+            other = scaled(other, given.unit.factor)
     if reference.is_percent == given.is_percent:
         return compare(one, other, rules.relative_tolerance)
     if reference.is_percent:
-        one = _scaled(one, Fraction(1, _HUNDREDTH))
+        one = scaled(one, Fraction(1, _HUNDREDTH))
     else:
-        other = _scaled(other, Fraction(1, _HUNDREDTH))
+        other = scaled(other, Fraction(1, _HUNDREDTH))
     as_share = compare(one, other, rules.relative_tolerance)
     if as_share or rules.percent == "exact":
         return as_share
     return compare(reference.value, given.value, rules.relative_tolerance)
-
-
-def _scaled(value: Value, factor: Fraction) -> Value:
-    return value._replace(
-        value=value.value * factor,
-        largest=value.largest * float(factor),
-        last_place=value.last_place * factor,
-    )
 
 
 def _words(reference: Reading, given: Reading) -> bool | None:
@@ -168,7 +218,8 @@ def _groups(
 ) -> bool | None:
     kinds = {reference.brackets, given.brackets}
     if "U" in kinds:
-        is_equal = len(kinds) == 1 and _unordered(reference, given, rules)
+        is_list_of_intervals = reference.brackets == "U" and not given.brackets
+        is_equal = (len(kinds) == 1 or is_list_of_intervals) and _unordered(reference, given, rules)
         return is_equal or None
     if kinds <= {"", "{}"}:
         return _unordered(reference, given, rules)
@@ -278,11 +329,22 @@ def score(payload: Payload, response: str) -> float:
         payload.get("percent", PERCENT[0]),
         payload.get("units", UNITS[0]),
         float(payload.get(TOLERANCE, 0.0)),
+        payload.get("form", FORMS[0]),
     )
-    for reference in accepted_answers(payload):
+    references = accepted_answers(payload)
+    for reference in references:
         if is_equal(reference, given, rules):
             return 1.0
-    return 0.0
+    return float(_is_tagged_text(references, response))
+
+
+def _is_tagged_text(references: list[str], response: str) -> bool:
+    """Return whether the whole text in a response's answer tags is a reference, such as `March 5` in any script."""
+    tagged = extract_answer(without_thinking(response)) if "<answer>" in response else None
+    if tagged is None or len(tagged) > MAX_TAIL or "boxed" in tagged:
+        return False
+    text = _letters(in_one_notation(tagged))
+    return bool(text) and any(_letters(in_one_notation(reference)) == text for reference in references)
 
 
 def answer(payload: Payload, response: str) -> str | None:
@@ -303,47 +365,6 @@ def load() -> None:
     equal_by_library("x<3", "(1,3)")
 
 
-def place_of(payload: Payload) -> str:
-    """Return where in a response the answer must be: `anywhere`, `boxed`, `tags` or `last`.
-
-    The verifier's option `extract` comes first, then the answer format of the data.
-    """
-    place: str = payload.get("extract") or payload.get("answer_format") or PLACES[0]
-    return place
-
-
-def find_answer(response: str, place: str = PLACES[0]) -> str | None:
-    """Return the answer in a response, such as the contents of its box, or None if there is none at this place.
-
-    `place` is `anywhere`, `boxed`, `tags` or `last`.
-    """
-    if place == "last":
-        said = last_answer(response)
-        return None if said is None else stated_answer(f"answer is {said}")
-    shown = without_thinking(response)
-    tagged = extract_answer(shown)
-    if place == "tags" and tagged is None:
-        return None
-    text = shown if tagged is None else tagged
-    boxes = boxed_answers(text)
-    final = -1  # start of the last "final answer is"
-    for match in _FINAL_ANSWER.finditer(text):
-        final = match.start()
-    if boxes and final < boxes[-1].end:
-        return _in_boxes(boxes)
-    if place == "boxed":
-        return None
-    if final >= 0:
-        return stated_answer(text[final : final + MAX_TAIL])
-    return stated_answer(text[-MAX_TAIL:], may_be_words=tagged is not None)
-
-
-def _in_boxes(boxes: list[Box]) -> str:
-    """Return the contents of LaTeX boxes, each text once, with commas between them."""
-    contents = dict.fromkeys(box.content.strip() for box in boxes)
-    return ", ".join(contents)
-
-
 def is_equal(reference: str, given: str, rules: MathRules = USUAL) -> bool:
     """Return whether the mathematical answer in a response equals the reference, as `rules` compare answers.
 
@@ -362,7 +383,7 @@ def _in_reference(reference: str) -> str:
     """
     boxes = boxed_answers(reference)
     if boxes:
-        return in_one_notation(_in_boxes(boxes))
+        return in_one_notation(in_boxes(boxes))
     if is_prose(reference):
         return in_one_notation(stated_answer(reference) or reference)
     return in_one_notation(reference)
@@ -373,13 +394,37 @@ def _is_equal(reference: str, given: str, rules: MathRules) -> bool:
     """Return whether two answers in plain LaTeX are equal, as `rules` compare them. The result is cached."""
     if _letters(reference) == _letters(given):
         return bool(given)
+    if rules.form == FORMS[0] and _OPERATION.search(given) and not _OPERATION.search(reference):
+        return False
+    reference = without_qualifier(reference)
+    given = without_qualifier(given)
+    if "=" in given:
+        given = with_argument_of(reference, given)
     wanted = read(reference)
+    if "=" in given and (is_no_answer(given) or (_is_value(wanted) and is_to_be_solved(given))):
+        return _letters(reference) == _letters(given)
     found = read(given)
+    mixed = read_mixed_number(given) if "and" in given else None
+    if mixed is not None and not isinstance(wanted, Group):
+        found = mixed
     if wanted is not None and found is not None:
         verdict = are_equal(wanted, found, rules)
         if verdict is not None:
             return verdict
+    if found is None and has_changing_words(given):
+        return False
+    if not is_solved(given) and (not is_inequality(reference) or is_solved(reference)):
+        return False
     return equal_by_library(reference, given)
+
+
+def _is_value(reading: Reading | None) -> bool:
+    """Return whether an answer is read as a value or several, without variables."""
+    if isinstance(reading, Named):
+        return _is_value(reading.reading)
+    if isinstance(reading, Group):
+        return all(map(_is_value, reading.items))
+    return isinstance(reading, Quantity) and not reading.value.has_variables
 
 
 def _letters(text: str) -> str:
@@ -412,6 +457,8 @@ def _key(reading: Reading) -> str | None:
     if isinstance(reading, Words):
         is_word = len(reading.text) >= MIN_WORD or reading.text in _SMALL_WORDS
         return reading.text if is_word else None
+    if isinstance(reading, Ratio):
+        return None
     assert isinstance(reading, Numeral)
     return f"{reading.digits}_{reading.base}"
 
@@ -419,6 +466,8 @@ def _key(reading: Reading) -> str | None:
 def _key_of_quantity(quantity: Quantity) -> str | None:
     value = quantity.value.value
     if quantity.value.has_variables or not isinstance(value, Fraction):
+        return None
+    if max(abs(value.numerator), value.denominator).bit_length() > MAX_LENGTH:
         return None
     if quantity.unit is None or quantity.unit.powers == {("degree", 1)}:
         return str(value)

@@ -26,6 +26,8 @@ MAX_LENGTH = 500  # characters
 MAX_DEPTH = 10  # levels of brackets; the grammar's time is exponential in them
 MAX_OPERATIONS = 60  # operations in an expression that is expanded
 MAX_POWER = 8  # largest exponent in an expression that is expanded
+MAX_FACTORIAL = 5000  # largest number whose factorial is computed
+MAX_TERMS = 3000  # terms of a sum or product that is computed
 MIN_VALUE = 1e-60  # a smaller value may be zero, computed to a hundred digits
 NEAR_ZERO = 1e-10  # larger than any result that 15 digits give for 0
 # Points at which expressions are evaluated: the first symbol's value, and the step to the next symbol's. `x - x` is 0
@@ -44,6 +46,7 @@ _NO_NUMBER = re.compile(
 _OPERATION = re.compile(r"[/!:]|\\[dt]?(?:frac|binom)(?![A-Za-z])")
 # x^a^b^c, x^{a^{b^{c}}}, and such towers of indices: the grammar tries all ways to read them.
 _TOWER = re.compile(r"(?P<sign>[\^_]) ?(?:[^{}\s] ?(?P=sign) ?[^{}\s] ?|\{[^{}]*(?P=sign) ?\{[^{}]*)(?P=sign)")
+_COMPUTED = re.compile(r"!|\\(?:sum|prod|sqrt)")
 _SET = re.compile(r"\\\{")
 MAX_EXPONENT_DIGITS = 5  # results of more than 10**5 digits are refused
 MAX_FACTORIAL_DIGITS = 5
@@ -237,7 +240,54 @@ def _parsed(answer: str) -> list[Any]:
     found = []
     for reading in readings:
         found.extend(parse(reading, targets, parsing_timeout=None))
-    return [item for item in found if not _is_part(item, answer) and not _has_no_value(item)]
+    found = [item for item in found if not _is_part(item, answer)]
+    if _COMPUTED.search(answer):
+        found = list(map(_computed, found))
+    return [item for item in found if item is not None and not _has_no_value(item)]
+
+
+def _computed(item: Any) -> Any:
+    """Return a SymPy expression with its finite sums and products computed, and `sqrt(1/n)` written as `1/sqrt(n)`.
+
+    None: one of them has too many terms.
+    """
+    from sympy import Add, Basic, Integer, Mul, Product, Sum
+
+    if not isinstance(item, Basic):
+        return item
+    for part in item.atoms(Sum, Product):
+        (symbol, low, high), *others = part.limits
+        if others or part.free_symbols or not (low.is_Integer and high.is_Integer):
+            continue
+        if high - low >= MAX_TERMS:
+            return None
+        terms = [part.function.subs(symbol, Integer(number)) for number in range(int(low), int(high) + 1)]
+        item = item.xreplace({part: Add(*terms) if isinstance(part, Sum) else Mul(*terms)})
+    item = item.replace(_is_small_factorial, lambda part: Integer(math.factorial(int(part.args[0]))))
+    return item.replace(_is_root_of_inverse, _inverse_of_root)
+
+
+def _inverse_of_root(part: Any) -> Any:
+    from sympy import Mul, Pow
+
+    inverse = Mul(*part.base.args) if part.base.is_Mul else part.base
+    return Pow(inverse.base, -part.exp)
+
+
+def _is_small_factorial(part: Any) -> bool:
+    from sympy import factorial
+
+    return isinstance(part, factorial) and part.args[0].is_Integer and 0 <= part.args[0] <= MAX_FACTORIAL
+
+
+def _is_root_of_inverse(part: Any) -> bool:
+    """Return whether a part of a SymPy expression is a root of `1/x`, which has values where that of `x` has."""
+    from sympy import Mul
+
+    if not (part.is_Pow and part.exp.is_Rational and not part.exp.is_Integer):
+        return False
+    inverse = Mul(*part.base.args) if part.base.is_Mul else part.base
+    return bool(inverse.is_Pow and inverse.exp == -1)
 
 
 def _is_part(item: Any, answer: str) -> bool:

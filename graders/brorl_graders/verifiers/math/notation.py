@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
 MAX_WRAPPINGS = 8  # levels of braces, stars or dollars around a whole answer
 
@@ -65,8 +66,7 @@ _RAISED_TABLE = str.maketrans(_RAISED, "0123456789+-")
 _LOWERED_TABLE = str.maketrans(_LOWERED, "0123456789")
 _RAISED_RUN = re.compile(f"[{_RAISED}]+")
 _LOWERED_RUN = re.compile(f"[{_LOWERED}]+")
-_ROOT_SIGN = re.compile(r"√\s*(?:\(([^()]*)\)|(\d+(?:\.\d+)?|[A-Za-z]))")
-_ROOT_WORD = re.compile(r"(?<![\\A-Za-z])sqrt\s*\(([^()]*)\)")
+_ROOT = re.compile(r"(?:√|(?<![\\A-Za-z])sqrt)\s*(?:\(([^()]*)\)|(\d+(?:\.\d+)?|[A-Za-z](?![A-Za-z])))")
 _SHORT_ROOT = re.compile(r"\\sqrt\s*(\d)")
 _SHORT_FRACTION = re.compile(r"\\frac\s*(?:(\d)|\{([^{}]*)\})\s*(?:(\d)|\{([^{}]*)\})")
 _FRACTION = re.compile(r"\\[dtc]frac(?![A-Za-z])")
@@ -94,15 +94,30 @@ _SYNONYMS = {
     "\\bar": "\\overline",
     "\\lbrack": "[",
     "\\rbrack": "]",
+    "\\colon": ":",
 }
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _FONT = re.compile(r"\\(?:mathbf|boldsymbol|bm|mathit|mathsf|mathtt)\s*\{([^{}]*)\}")
 _WORDS = re.compile(r"\\(?:textbf|textit|textrm|textnormal|texttt|mbox|mathrm|operatorname)\s*(?=\{)")
+_UPRIGHT = re.compile(r"\\(?:mathrm|operatorname) ?\{ ?([ei]) ?\}")
+_STACKED = re.compile(r"\{([^{}]*)\\(choose|over)(?![A-Za-z])([^{}]*)\}|^([^{}]*)\\(choose|over)(?![A-Za-z])([^{}]*)$")
+_POWER_IN_TEXT = re.compile(r"(\\text ?\{[^{}]*\^ ?)\{(-?\d)\}")
+_NUMBER_IN_TEXT = re.compile(r"\\text ?\{([^{}]*\d[^{}]*)\}")
 _NARROW = re.compile(r"(?<!\\)\\[,;:> ]|~")
 _NEGATIVE_SPACE = re.compile(r"\\! ?")
 _COMMA_GROUP = re.compile(r"\{\s*,\s*\}")
 _SPACE = re.compile(r"\s+")
 _FORMULA_MARKS = re.compile(r"(?<!\\)(?:\$+|\\[()\[\]])")
+_STARS = re.compile(r"(?<=[\w)}]) ?\*\* ?(?:(-?\d+|[A-Za-z])(?!\*\*)|\(([^()]*)\))")  # the power in `x**2`
+_GREEK = "pi|theta|alpha|beta|gamma|delta|lambda|phi|omega"
+_FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log"
+_NAME = re.compile(rf"(?<![\\A-Za-z])(?:{_FUNCTIONS}|{_GREEK}|exp)(?![A-Za-z])")
+_OWN_ARGUMENT = re.compile(  # a function's name without a backslash, before its argument
+    rf"(?<![\\A-Za-z])({_FUNCTIONS})(?=\s*(?:[\d(\\^_]|(?:{_GREEK}|[a-z])(?![A-Za-z])))"
+)
+_CONSTANT = re.compile(rf"(?<![\\A-Za-z])(pi)(?![A-Za-z])|(?:(?<=[\d*/(^+=-])|(?<=[\d*/(^+=-] ))({_GREEK})(?![A-Za-z])")
+_ARGUMENT = re.compile(rf"(\\(?:{_FUNCTIONS}) *\(?)({_GREEK})(?![A-Za-z])")
+_EXPONENTIAL = re.compile(r"(?:\\|(?<![\\A-Za-z]))exp ?\(([^()]*)\)")
 _BOLD = re.compile(r"(?<![\w)])\*\*|\*\*(?![\w(\\])")  # the power in `2**3` does not match
 _CURRENCY = re.compile(r"^(-?)\s*(?:\\\$|[€£¥₹])\s*(?=[\d.])")
 
@@ -113,22 +128,56 @@ def in_one_notation(text: str) -> str:
     It has no dollar signs, size commands, spacing commands, marks of Markdown, or full stop at its end.
     """
     plain = _of_unicode(text)
+    if "**" in plain:
+        plain = _STARS.sub(_as_group_power, plain)
     plain = _BOLD.sub("", plain)
     plain = plain.replace("`", "")
     plain = _FORMULA_MARKS.sub(" ", plain)
     plain = _of_latex(plain)
+    plain = _with_backslashes(plain)
     plain = _SPACE.sub(" ", plain)
     return _unwrapped(plain)
 
 
 def _of_unicode(text: str) -> str:
-    if text.isascii():
-        return _ROOT_WORD.sub(r"\\sqrt{\1}", text)
-    plain = _ROOT_SIGN.sub(_as_root, text)
+    plain = _with_roots(text)
+    if plain.isascii():
+        return plain
+    plain = unicodedata.normalize("NFC", plain)
     plain = _RAISED_RUN.sub(_as_power, plain)
     plain = _LOWERED_RUN.sub(_as_index, plain)
-    plain = plain.translate(_TABLE)
-    return _ROOT_WORD.sub(r"\\sqrt{\1}", plain)
+    return plain.translate(_TABLE)
+
+
+def _with_roots(text: str) -> str:
+    """Write roots in LaTeX, from the innermost to the outermost: `√(1+√2)` becomes `\\sqrt{1+\\sqrt{2}}`."""
+    if "√" not in text and "sqrt" not in text:
+        return text
+    plain = text
+    for _ in range(MAX_WRAPPINGS):
+        before = plain
+        plain = _ROOT.sub(_as_root, plain)
+        if plain == before:
+            break
+    return plain
+
+
+def _with_backslashes(text: str) -> str:
+    """Write names of functions and constants as commands: `ln(2)` becomes `\\ln (2)`, and `4pi` becomes `4\\pi `."""
+    if _NAME.search(text) is None and "\\exp" not in text:
+        return text
+    plain = _EXPONENTIAL.sub(r"e^{\1}", text)
+    plain = _OWN_ARGUMENT.sub(r"\\\1 ", plain)
+    plain = _ARGUMENT.sub(r"\1\\\2 ", plain)
+    return _CONSTANT.sub(_as_command, plain)
+
+
+def _as_command(found: re.Match[str]) -> str:
+    return f"\\{found[1] or found[2]} "
+
+
+def _as_group_power(found: re.Match[str]) -> str:
+    return f"^{{{found[1] or found[2]}}}"
 
 
 def _as_root(found: re.Match[str]) -> str:
@@ -151,6 +200,8 @@ def _of_latex(text: str) -> str:
         return text
     plain = _FRACTION.sub(r"\\frac", text)
     plain = _SIZE.sub("", plain)
+    if "\\mathrm" in plain or "\\operatorname" in plain:
+        plain = _UPRIGHT.sub(r"\1", plain)
     plain = _WORDS.sub(r"\\text", plain)
     plain = _FONT.sub(r"\1", plain)
     plain = _COMMAND.sub(_synonym, plain)
@@ -159,11 +210,21 @@ def _of_latex(text: str) -> str:
     plain = _COMMA_GROUP.sub(",", plain)
     plain = plain.replace("\\%", "%")
     plain = _SHORT_ROOT.sub(r"\\sqrt{\1}", plain)
+    if "\\choose" in plain or "\\over" in plain:
+        plain = _STACKED.sub(_as_binomial_or_fraction, plain)
+    if "\\text" in plain:
+        plain = _POWER_IN_TEXT.sub(r"\1\2", plain)
     return _SHORT_FRACTION.sub(_as_fraction, plain)
 
 
 def _synonym(found: re.Match[str]) -> str:
     return _SYNONYMS.get(found[0], found[0])
+
+
+def _as_binomial_or_fraction(found: re.Match[str]) -> str:
+    top, name, bottom = found.groups()[:3] if found[2] else found.groups()[3:]
+    command = "\\binom" if name == "choose" else "\\frac"
+    return f"{command}{{{top.strip()}}}{{{bottom.strip()}}}"
 
 
 def _as_fraction(found: re.Match[str]) -> str:
@@ -184,6 +245,9 @@ def _unwrapped(text: str) -> str:
             plain += "..."
         if plain.startswith("*") and plain.endswith("*"):
             plain = plain.strip("*")
+        in_text = _NUMBER_IN_TEXT.fullmatch(plain) if plain.startswith("\\text") else None
+        if in_text:
+            plain = in_text[1].strip()
         if plain.startswith("{") and _closes_at_the_end(plain):
             plain = plain[1:-1].strip()
         if plain == before:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import re
 
+from brorl_graders.verifiers.math.number_words import SCALES, changes_the_next_number, follows_as_a_change
+from brorl_graders.verifiers.math.remarks import is_denied_before, is_taken_back, without_remarks
 from brorl_graders.verifiers.math.units import read_unit
 
 MAX_STATEMENT = 400  # characters after "answer is"
 MAX_BARE = 500  # characters of a text that is only an answer
 MAX_WORDS = 6  # words of an answer in words
 _MARK = re.compile(
-    r"####|\banswers?\b(?:[ \t]*[:=]|[ \t]*\n|(?:[ \t]+(?:to|for|of|in|here)\b[^\n]{0,80}?)?"
-    r"[ \t]+(?:is|are|was|equals?|(?:would|will|should|must)[ \t]+be)\b[ \t]*:?)",
+    r"####|(?:^|\n)[ \t]*(?:in total|total|result|final result)[ \t]*[:=]"
+    r"|\banswers?\b(?:[ \t]*[:=]|[ \t]*\n|(?:[ \t]+(?:to|for|of|in|here)\b[^\n]{0,80}?)?"
+    r"[ \t]+(?:is|are|was|were|equals?|(?:would|will|should|must)[ \t]+be)\b[ \t]*:?)",
     re.IGNORECASE,
 )
 _FORMULA = re.compile(
@@ -45,7 +48,7 @@ _TRIM_END = re.compile(r"(?:[\s*/^=<>,:(\[{+\-_]|\b(?:and|to)|(?<= )[aAI])+$")
 _OTHER = re.compile(r"\bor\s*$")
 _UNIT = re.compile(r"\s?[A-Za-z]+(?:\^?\{?-?\d\}?)?(?: ?(?:/|per) ?[A-Za-z]+(?:\^?\{?-?\d\}?)?)?")
 _SENTENCE_END = re.compile(r"[.;!?](?:\s|$)|,\s|\n")
-_ONLY_WORDS = re.compile(r"[A-Za-z][A-Za-z' -]*[.!]?")
+_ONLY_WORDS = re.compile(r"[“\"‘]?[^\W\d_](?:[^\W\d_]|[\u0300-\u036f'’&“”\" -])*[.!]?")
 _COUNTED = re.compile(r"[-+]?[^A-Za-z=]*\d[^A-Za-z=]*[A-Za-z][A-Za-z '/^{}²³]*\d?\}?\.?")  # 5 apples, 12.5 m/s^2
 _COMMAND = re.compile(r"\\(?:text|textbf|mathrm|operatorname|begin|end|mbox) ?\{[^{}]*\}|\\[A-Za-z]+")
 _WORD = re.compile(r"(?<![A-Za-z\d{])[A-Za-z]{2,}(?![A-Za-z}^_])")  # no match in 3qr and {CD}
@@ -55,7 +58,15 @@ _SENTENCE = re.compile(  # such as "the value of x is …"
     r"(?=[^\n]*(?:\d|\$|\\\())"
 )
 _DOUBT = re.compile(r"[^.\n]*\b(?:maybe|perhaps|possibly)\b[^.\n]*\d")  # such as "5, maybe 6"
-_DENIAL = re.compile(r"\bnot\b", re.IGNORECASE)
+_STATUS = re.compile(
+    r"\b((?:no (?:real |such )?solutions?(?: exists?)?|does not exist|infinitely many(?: solutions)?))\s*[.!]?\s*$",
+    re.IGNORECASE,
+)
+_OTHER_SCRIPT = re.compile(
+    r"[\u0400-\u052f\u0590-\u06ff\u0900-\u0e7f\u1100-\u11ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
+)
+_NEXT_WORD = re.compile(r"[ \t]+([A-Za-z]+)\b")
+_SIGN_WORD = re.compile(r"\b(?:negative|minus)[ \t]*$", re.IGNORECASE)
 
 
 def stated_answer(text: str, may_be_words: bool = True) -> str | None:
@@ -64,20 +75,39 @@ def stated_answer(text: str, may_be_words: bool = True) -> str | None:
     `may_be_words`: a text of a few words is an answer, even if it does not say so.
     """
     plain = _BOLD.sub("", text)
-    said = -1
+    said = None
     for mark in _MARK.finditer(plain):
-        said = mark.end()
-    if said >= 0:
-        return _first_in(plain[said : said + MAX_STATEMENT].strip())
+        said = mark
+    if said is not None:
+        if is_denied_before(plain, said.start()):
+            return None
+        return _first_in(plain[said.end() : said.end() + MAX_STATEMENT].strip())
     if is_bare(plain) and (may_be_words or not _ONLY_WORDS.fullmatch(plain.strip())):
         return plain.strip() or None
-    return _last_in(plain)
+    status = _STATUS.search(plain, max(len(plain) - MAX_STATEMENT, 0))
+    return status[1] if status else _last_in(plain)
+
+
+def first_mark(text: str) -> int:
+    """Return the start of the first phrase such as "answer is" in a text, or -1 if there is none."""
+    mark = _MARK.search(text)
+    return mark.start() if mark else -1
+
+
+def last_mark(text: str) -> int:
+    """Return the start of the last phrase such as "answer is" in a text, or -1 if there is none."""
+    start = -1
+    for mark in _MARK.finditer(text):
+        start = mark.start()
+    return start
 
 
 def is_bare(text: str) -> bool:
     """Return whether a text is only an answer: an expression, a number with a unit, or a few words."""
     plain = text.strip()
     if "\n" in plain or len(plain) > MAX_BARE:
+        return False
+    if len(_OTHER_SCRIPT.findall(plain)) > 1 and any(map(str.isdigit, plain)):
         return False
     words = _words(plain)
     if not words or _ONLY_WORDS.fullmatch(plain):
@@ -105,23 +135,41 @@ def _first_in(statement: str) -> str | None:
     sentence = _SENTENCE.match(statement)
     if sentence:
         statement = statement[sentence.end() :]
+    statement = without_remarks(statement)
     formula = _FORMULA.search(statement)
     line, _, _ = statement.partition("\n")
     for run in _RUN.finditer(line):
         if formula and formula.start() <= run.end():
             break
         found = _trimmed(line, run)
-        is_first = not line[: run.start()].strip()
+        before = line[: run.start()]
+        is_first = not before.strip()
         if found and (is_first or any(map(str.isdigit, found))):
-            is_doubted = _DENIAL.search(line[: run.start()]) or _DOUBT.match(line[run.end() :])
-            return None if is_doubted else found
+            if _SIGN_WORD.search(before):
+                found = f"-{found}"
+            return None if _is_changed(line, run, found) else found
     if formula:
-        return _group(statement, formula)
-    return _SENTENCE_END.split(line)[0].strip() or None
+        before = statement[: formula.start()]
+        if changes_the_next_number(before) or is_taken_back(statement, formula.end()):
+            return None
+        sign = "-" if _SIGN_WORD.search(before) else ""
+        return sign + _group(statement, formula)
+    status = _STATUS.search(line)
+    return status[1] if status else _SENTENCE_END.split(line)[0].strip() or None
+
+
+def _is_changed(line: str, run: re.Match[str], found: str) -> bool:
+    """Return whether words before or after an answer deny it, doubt it or make something else of it."""
+    place = run.start() + len(run[0].rstrip())
+    if changes_the_next_number(line[: run.start()]) or _DOUBT.match(line[run.end() :]) or is_taken_back(line, place):
+        return True
+    next_word = _NEXT_WORD.match(line, place)
+    return next_word is not None and not found[-1].isalpha() and follows_as_a_change(next_word[1])
 
 
 def _last_in(text: str) -> str | None:
     """Return the last formula or number of a text, or None if it has none."""
+    text = without_remarks(text)
     best = None
     last = -1
     group_start = None
@@ -177,6 +225,9 @@ def _trimmed(text: str, run: re.Match[str]) -> str | None:
 
 def _unit_at(text: str, place: int) -> str:
     """Return the known unit of measurement at a position in a text, with a space before it, or "" if there is none."""
+    word = _NEXT_WORD.match(text, place)
+    if word and word[1].lower() in SCALES:
+        return f" {word[1]}{_unit_at(text, word.end())}"
     unit = _UNIT.match(text, place)
     if unit is None:
         return ""

@@ -1,7 +1,7 @@
 """Read units of measurement, to see whether two are the same up to a factor: 5 m is 500 cm, and neither 5 cm nor 5 s.
 
 Known are metric units with prefixes, units of time, everyday units and currencies, in products, quotients and powers.
-Any other word after a number ("5 apples") is an unknown unit, which is not compared.
+Any other word after a number ("5 apples") is an unknown unit, which equals only itself.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ _PREFIXES = {
     "k": Fraction(1000),
     "M": Fraction(10**6),
     "G": Fraction(10**9),
+    "T": Fraction(10**12),
 }
 _PREFIX_WORDS = {
     "nano": "n",
@@ -33,6 +34,7 @@ _PREFIX_WORDS = {
     "kilo": "k",
     "mega": "M",
     "giga": "G",
+    "tera": "T",
 }
 _METRIC = {
     "m": ("meter", "metre"),
@@ -53,8 +55,86 @@ _METRIC = {
     "F": ("farad",),
     "K": ("kelvin",),
     "Ω": ("ohm",),
+    "cd": ("candela",),
+    "lm": ("lumen",),
+    "lx": ("lux",),
+    "Wb": ("weber",),
+    "H": ("henry",),
+    "Bq": ("becquerel",),
+    "Gy": ("gray",),
+    "Sv": ("sievert",),
+    "bar": ("bar",),
+    "B": ("byte",),
+    "bit": ("bit",),
+    "pc": ("parsec",),
 }
 _OTHERS: dict[str, tuple[str, Fraction | int]] = {
+    "atm": ("Pa", 101325),
+    "atmosphere": ("Pa", 101325),
+    "mmHg": ("torr", 1),
+    "torr": ("torr", 1),
+    "psi": ("psi", 1),
+    "BTU": ("btu", 1),
+    "btu": ("btu", 1),
+    "horsepower": ("hp", 1),
+    "hp": ("hp", 1),
+    "Å": ("m", Fraction(1, 10**10)),
+    "angstrom": ("m", Fraction(1, 10**10)),
+    "ha": ("hectare", 1),
+    "hectare": ("hectare", 1),
+    "cal": ("J", Fraction(4184, 1000)),
+    "calorie": ("J", Fraction(4184, 1000)),
+    "kcal": ("J", 4184),
+    "kilocalorie": ("J", 4184),
+    "tonne": ("g", 10**6),
+    "quintal": ("g", 10**5),
+    "carat": ("g", Fraction(1, 5)),
+    "stone": ("ounce", 224),
+    "grain": ("grain", 1),
+    "knot": ("knot", 1),
+    "kn": ("knot", 1),
+    "fathom": ("inch", 72),
+    "furlong": ("inch", 7920),
+    "rod": ("inch", 198),
+    "league": ("inch", 190080),
+    "ly": ("ly", 1),
+    "lightyear": ("ly", 1),
+    "au": ("au", 1),
+    "AU": ("au", 1),
+    "cup": ("gallon", Fraction(1, 16)),
+    "pint": ("gallon", Fraction(1, 8)),
+    "pt": ("gallon", Fraction(1, 8)),
+    "quart": ("gallon", Fraction(1, 4)),
+    "qt": ("gallon", Fraction(1, 4)),
+    "tablespoon": ("gallon", Fraction(1, 256)),
+    "tbsp": ("gallon", Fraction(1, 256)),
+    "teaspoon": ("gallon", Fraction(1, 768)),
+    "tsp": ("gallon", Fraction(1, 768)),
+    "barrel": ("barrel", 1),
+    "bushel": ("bushel", 1),
+    "decade": ("month", 120),
+    "century": ("month", 1200),
+    "centurie": ("month", 1200),
+    "fortnight": ("s", 14 * 86400),
+    "rpm": ("rpm", 1),
+    "dB": ("dB", 1),
+    "decibel": ("dB", 1),
+    "mole": ("mol", 1),
+    "poise": ("poise", 1),
+    "dyn": ("N", Fraction(1, 10**5)),
+    "dyne": ("N", Fraction(1, 10**5)),
+    "erg": ("J", Fraction(1, 10**7)),
+    "gauss": ("T", Fraction(1, 10**4)),
+    "rupee": ("rupee", 1),
+    "yen": ("yen", 1),
+    "yuan": ("yuan", 1),
+    "peso": ("peso", 1),
+    "franc": ("franc", 1),
+    "gradian": ("degree", Fraction(9, 10)),
+    "arcminute": ("degree", Fraction(1, 60)),
+    "arcsecond": ("degree", Fraction(1, 3600)),
+    "revolution": ("revolution", 1),
+    "mil": ("mil", 1),
     "l": ("L", 1),
     "min": ("s", 60),
     "minute": ("s", 60),
@@ -103,7 +183,7 @@ _WHOLE_WORDS = {
 }
 _TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
 _PER = re.compile(r"\bper\b")
-_POWER_WORD = re.compile(r"\b(square|sq|cubic|cu)\b\.? ?([A-Za-z]+)")
+_POWER_WORD = re.compile(r"\b(square|sq|cubic|cu)\b\.? ?([A-Za-z]+)", re.IGNORECASE)
 _ATOM = re.compile(
     r" ?(?P<sign>[/*]|\\cdot|\\times)? ?(?P<name>\^\\circ|\\[oO]mega|[A-Za-zμΩ]+)\.?"
     r"(?: ?\^ ?(?P<power>-?\d)|(?P<digit>-?\d))?"
@@ -115,6 +195,12 @@ class Unit(NamedTuple):
 
     powers: frozenset[tuple[str, int]]
     factor: Fraction
+
+
+def unknown_unit(words: str) -> Unit:
+    """Return the unit of things that are counted, such as "red marbles". It equals only the same words."""
+    singular = words.removesuffix("s")
+    return Unit(frozenset({(f"one {singular}", 1)}), Fraction(1))
 
 
 @lru_cache(maxsize=4096)
@@ -149,7 +235,7 @@ def read_unit(text: str) -> Unit | None:
 
 
 def _with_power(found: re.Match[str]) -> str:
-    power = "2" if found[1].startswith("sq") else "3"
+    power = "2" if found[1].lower().startswith("sq") else "3"
     return f"{found[2]}^{power}"
 
 

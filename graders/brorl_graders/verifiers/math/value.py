@@ -53,14 +53,15 @@ Numeric = Fraction | complex  # a Fraction is exact
 
 MAX_LENGTH = 200  # characters
 MAX_DEPTH = 30  # levels of brackets
-MAX_BITS = 4096  # bits of the exact result of a power
-MAX_POWER = 1000
+MAX_BITS = 65536  # bits of the exact result of a power
+MAX_POWER = 10_000
+MAX_FACTORIAL = 5000
 DIFFERENT = 1e-6  # smallest relative difference of unequal values
 SAME = 1e-12  # largest relative difference of equal floating-point values
 SMALLEST = 1e-290  # a smaller floating-point value may be another number
 NOISE = 1e-12  # error of a floating-point value, relative to the largest number on the way to it
 _TOKEN = re.compile(
-    r"\s*(?:(?P<number>\d+(?:\.\d+)?|\.\d+)|(?P<command>\\[a-zA-Z]+)|(?P<sign>[-+*/^(){}])|(?P<letter>[a-zA-Z]))"
+    r"\s*(?:(?P<number>\d+(?:\.\d+)?|\.\d+)|(?P<command>\\[a-zA-Z]+)|(?P<sign>[-+*/^(){}!])|(?P<letter>[a-zA-Z]))"
 )
 _FRACTIONS = ("\\frac", "\\dfrac", "\\tfrac")
 _BEGINNINGS = ("(", "\\sqrt", "\\pi", *_FRACTIONS)
@@ -179,6 +180,15 @@ class Value(NamedTuple):
     last_place: Fraction = Fraction(0)  # unit of the last digit of a decimal that may be rounded; 0: exact
 
 
+def scaled(value: Value, factor: Fraction | int) -> Value:
+    """Return a value times a factor."""
+    return value._replace(
+        value=value.value * factor,
+        largest=value.largest * float(factor),
+        last_place=value.last_place * factor,
+    )
+
+
 def compare(one: Value, other: Value, tolerance: float = 0.0) -> bool | None:
     """Return whether two mathematical expressions are equal, up to a relative difference of `tolerance`.
 
@@ -247,7 +257,7 @@ def read_value(text: str) -> Value | None:
             return None
         value = reader.sum()
         reader.expect("")
-        if not cmath.isfinite(complex(value)):
+        if not isinstance(value, Fraction) and not cmath.isfinite(value):
             return None
     except (_Unreadable, ArithmeticError):
         return None
@@ -290,7 +300,7 @@ class _Reader:
         while self.next in ("+", "-"):
             sign = self.sign()
             term = self.product()
-            self.largest = max(self.largest, abs(complex(total)), abs(complex(term)))
+            self.largest = max(self.largest, _size(total), _size(term))
             total += sign * term
         return total
 
@@ -336,6 +346,9 @@ class _Reader:
 
     def power(self) -> Numeric:
         base = self.factor()
+        if self.next == "!":
+            self.take()
+            base = _factorial(base)
         if self.next != "^":
             return base
         self.take()
@@ -391,6 +404,20 @@ class _Reader:
         self.expect(closing)
         self.depth -= 1
         return value
+
+
+def _size(value: Numeric) -> float:
+    try:
+        return abs(complex(value))
+    except OverflowError:
+        return math.inf
+
+
+def _factorial(number: Numeric) -> Fraction:
+    """Return an exact factorial. Raises _Unreadable if it is huge, or the number is not whole."""
+    if not isinstance(number, Fraction) or number.denominator != 1 or not 0 <= number <= MAX_FACTORIAL:
+        raise _Unreadable
+    return Fraction(math.factorial(int(number)))
 
 
 def _power(base: Numeric, exponent: Numeric) -> Numeric:

@@ -1,0 +1,58 @@
+"""Tell equations that give a value from those that are false, still to be solved, or joined by words.
+
+`x = 3+4 = 7` and `a+b = 7` give 7. `4+4 = 9` is false, `3x = 12` is to be solved, and `x = 3 so y = 7` gives two
+values.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+from brorl_graders.verifiers.math.number_words import changes_a_number
+from brorl_graders.verifiers.math.relation import split_at_joints
+from brorl_graders.verifiers.math.value import Value, compare, read_value
+
+ROUNDED = 0.01  # largest relative difference of two steps of which one is a decimal
+_EQUALS = re.compile(r"(?<![<>!:])=")
+_NO_LETTER = re.compile(r"\\text ?\{[^{}]*\}|\\[A-Za-z]+|_ ?(?:\{[^{}]*\}|\w)|(?<=[A-Za-z]) ?\([^()]*\)")
+_THEN_A_NAME = re.compile(r"^\W*\d.*(?:[A-Za-z]{2,} ?\}?|\}) ?[A-Za-z]$")  # such as `3 \text{ so } y`
+_COMMAND = re.compile(r"\\[A-Za-z]+")
+_DECIMAL = re.compile(r"\.\d")
+
+
+def is_no_answer(text: str) -> bool:
+    """Return whether one of the equations in a text is false, or words other than "and" and "or" join two of them."""
+    return any(map(_is_false_or_joined, split_at_joints(text)))
+
+
+def _is_false_or_joined(text: str) -> bool:
+    steps = [step.strip() for step in _EQUALS.split(text)]
+    if len(steps) < 2:
+        return False
+    if len(steps) > 2 and any(map(_has_words, steps[1:-1])):
+        return True
+    values = []
+    for step in steps:
+        value = read_value(step)
+        if value is not None and not value.has_variables:
+            values.append(value)
+    tolerance = ROUNDED if _DECIMAL.search(text) else 0.0
+    return any(_differ(one, other, tolerance) for one, other in pairwise(values))
+
+
+def _has_words(step: str) -> bool:
+    """Return whether words in the middle of a chain of equations begin another statement."""
+    return changes_a_number(_COMMAND.sub(" ", step)) or _THEN_A_NAME.match(step) is not None
+
+
+def is_to_be_solved(text: str) -> bool:
+    """Return whether the left side of an equation is a question, such as `3x = 12`, and no name of the value."""
+    left, *others = _EQUALS.split(text)
+    plain = _NO_LETTER.sub(" ", left)
+    has_letter = any(map(str.isalpha, plain))
+    return bool(others) and has_letter and any(map(str.isdigit, plain))
+
+
+def _differ(one: Value, other: Value, tolerance: float) -> bool:
+    return compare(one, other, tolerance) is False

@@ -1,0 +1,127 @@
+"""Read numbers in words, and tell nouns after a number from words that change it.
+
+"5 marbles" is 5, and "5 hundred" is 500. "5 is too large", "half of 5" and "5 times" are no numbers: one of their words
+compares, denies, counts or says something of the number.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+_SMALL_NUMBERS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
+    " eighteen nineteen"
+)
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+_BELOW_HUNDRED = {name: number for number, name in enumerate(_SMALL_NUMBERS.split())} | {
+    name: 10 * number for number, name in enumerate(_TENS.split(), start=2)
+}
+SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
+_PARTS = {
+    "half": 2,
+    "halves": 2,
+    "third": 3,
+    "fourth": 4,
+    "quarter": 4,
+    "fifth": 5,
+    "sixth": 6,
+    "eighth": 8,
+    "tenth": 10,
+}
+_PARTS |= {"hundredth": 100, "thousandth": 1000}
+# Words that make something else of the number before or after them.
+_CHANGING = """
+half halves third thirds fourth fourths quarter quarters fifth fifths sixth sixths eighth eighths tenth tenths
+hundredth hundredths thousandth thousandths hundred hundreds thousand thousands million millions billion billions
+trillion trillions dozen dozens twice double triple thrice times squared cubed factorial power root inverse reciprocal
+opposite negative minus plus divided multiplied more less fewer most least greater smaller larger bigger over under
+above below beyond exceeds exceed than up almost nearly between besides except excluding is are was were be been being
+isn't aren't wasn't cannot can't can could would should may might must has have had does do did doesn't don't didn't
+equals makes gives becomes satisfies works fails not no never none neither nor without wrong incorrect false invalid
+impossible maybe perhaps possibly probably too if unless when whenever because since but however instead rather wait
+actually though although otherwise
+"""
+_CHANGES = frozenset(_CHANGING.split())
+# Words that may begin a remark after a number: "72 because 48 + 24 = 72".
+_REMARKS = frozenset(
+    (
+        "because",
+        "since",
+        "but",
+        "however",
+        "is",
+        "are",
+        "was",
+        "were",
+        "has",
+        "have",
+        "had",
+        "not",
+        "though",
+        "although",
+    )
+)
+_REMARKS |= {"when", "if", "which", "actually", "must", "should", "would", "can", "gives", "makes", "satisfies", "does"}
+_BEFORE = re.compile(
+    r"\b(?:half|thirds?|quarters?|twice|double|triple|thrice|times|more|less|fewer|least|most|greater|smaller|larger|over"
+    r"|under|above|below|beyond|not|never|no|neither|nor|between|except|squared?|cubed?|opposite|reciprocal|inverse|root"
+    r"|power|than|almost|nearly|up to|exceeds?|hundred|dozen|thousand|million|without|close to)\b[^,:;(]*$",
+    re.IGNORECASE,
+)
+_WORD = re.compile(r"[A-Za-z]+(?:'[a-z]+)?")
+
+
+def changes_a_number(text: str) -> bool:
+    """Return whether a text has a word that makes something else of a number beside it."""
+    return any(word.lower() in _CHANGES for word in _WORD.findall(text.replace("’", "'")))
+
+
+def changes_the_next_number(text: str) -> bool:
+    """Return whether a text before a number makes something else of it, as "half of" and "at least" do."""
+    return _BEFORE.search(text) is not None
+
+
+def follows_as_a_change(word: str) -> bool:
+    """Return whether a word right after a number makes something else of it, as in "5 times" and "5 or more"."""
+    small = word.lower()
+    return small in _CHANGES and small not in _REMARKS
+
+
+def read_number_words(text: str) -> Fraction | None:
+    """Return the number that English words name, such as "twenty-five" or "two thirds". None: they name none."""
+    words = [word for word in text.lower().replace("-", " ").split() if word != "and"]
+    if not words:
+        return None
+    sign = 1
+    if words[0] in ("minus", "negative"):
+        sign = -1
+        words = words[1:]
+    parts = _PARTS.get(words[-1]) or _PARTS.get(words[-1].removesuffix("s")) if len(words) > 1 else None
+    if parts is not None:
+        words = words[:-1]
+    number = 1 if parts is not None and words in (["a"], ["one"]) else _whole_number(words)
+    return None if number is None else Fraction(sign * number, parts or 1)
+
+
+def _whole_number(words: list[str]) -> int | None:
+    total = group = 0
+    previous = 1000
+    for word in words:
+        if word in _BELOW_HUNDRED:
+            number = _BELOW_HUNDRED[word]
+            if previous <= number or 0 < previous < 20:
+                return None
+            group += number
+            previous = number
+        elif word in SCALES and group:
+            scale = SCALES[word]
+            group *= scale
+            previous = 100
+            if scale > 100:
+                total += group
+                group = 0
+                previous = 1000
+        else:
+            return None
+    return total + group if words else None

@@ -1,0 +1,38 @@
+"""Remove what restricts no answer, such as "for every real x" and "only", and rename the argument of a function."""
+
+from __future__ import annotations
+
+import re
+
+_START = r",? ?\(?(?:\\text ?\{ ?,? ?\(?)?"
+_QUALIFIER = re.compile(
+    rf"{_START}(?<![A-Za-z])(?:"
+    r"only ?\)?\}? ?\)?"
+    r"|for (?:all|every|each|any)\b[^=]*"
+    r"|(?:where|with|for) ?\}? ?\$?[A-Za-z](?:_\d)? ?(?:\\text ?\{)? ?(?:is|being|as|any|an?)? ?(?:an? |any |some )?"
+    r"(?:arbitrary |real |fixed |positive )*(?:constants?|integers?|numbers?|reals?) ?\}?"
+    r")$"
+)
+_FUNCTION = re.compile(r"(?P<name>[A-Za-z]) ?\( ?(?P<argument>[a-z]) ?\) ?=(?P<body>.*)")
+_LETTERS = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
+
+
+def without_qualifier(text: str) -> str:
+    """Return an answer in plain LaTeX without a qualifier at its end that restricts nothing."""
+    if "for " not in text and "only" not in text and "w" not in text:
+        return text
+    plain = _QUALIFIER.sub("", text).strip()
+    return plain or text
+
+
+def with_argument_of(reference: str, given: str) -> str:
+    """Return `f(t) = t^2` as `f(x) = x^2` if the reference is an equation for `f(x)`."""
+    wanted = _FUNCTION.fullmatch(reference)
+    found = _FUNCTION.fullmatch(given)
+    if wanted is None or found is None or wanted["name"] != found["name"]:
+        return given
+    old, new = found["argument"], wanted["argument"]
+    if old == new or new in _LETTERS.findall(found["body"]):
+        return given
+    body = _LETTERS.sub(lambda letter: new if letter[0] == old else letter[0], found["body"])
+    return f"{found['name']}({new})={body}"

@@ -1,0 +1,82 @@
+r"""Read solved inequalities, such as `x \ge 5` and `1 < x < 2`, as intervals.
+
+An inequality is solved if a name stands alone on one side, or in the middle of a chain, and nowhere else. An inequality
+that is not solved, such as `2x+1 \ge 11`, may be the question itself, and equals no solved one.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_SIGN = re.compile(r"(\\(?:le|ge|lt|gt)(?![A-Za-z])|[<>]=?)")
+_NAME = re.compile(r" ?[A-Za-z](?:_\{?\w\}?)?(?: ?\([a-z]\))? ?")
+_JOINT = re.compile(
+    r"\\text ?\{ ?,? ?(?:and|or),? ?\}|(?<![A-Za-z\\{])(?:and|or)(?![A-Za-z])|\\(?:lor|land|vee|wedge)|[,;]"
+)
+_LETTER = re.compile(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])")
+
+
+class Bounds(NamedTuple):
+    """A solved inequality: the texts of its two ends, "" for an end that is missing, and the kinds of these ends."""
+
+    name: str
+    brackets: str  # `()`, `(]`, …; a missing end is open
+    low: str
+    high: str
+
+
+def is_inequality(text: str) -> bool:
+    """Return whether a text in plain LaTeX has a sign of comparison other than `=`."""
+    return _SIGN.search(text) is not None
+
+
+def is_solved(text: str) -> bool:
+    """Return whether every inequality in a text is solved. Commas, "and" or "or" stand between several ones."""
+    return all(read_bounds(part) is not None or not is_inequality(part) for part in split_at_joints(text))
+
+
+def split_at_joints(text: str) -> list[str]:
+    """Return the parts of a text between commas, semicolons, "and" and "or"."""
+    return [part for part in _JOINT.split(text) if part.strip()]
+
+
+def read_bounds(text: str) -> Bounds | None:
+    """Return the name and ends of one solved inequality. None: the text is none, or it is not solved."""
+    parts = _SIGN.split(text)
+    signs = parts[1::2]
+    sides = [side.strip() for side in parts[::2]]
+    if not all(sides) or len(signs) not in (1, 2) or len({_points_up(sign) for sign in signs}) > 1:
+        return None
+    if len(signs) == 1 and _NAME.fullmatch(sides[0]):
+        sides.reverse()
+        signs = [_turned(signs[0])]
+        # `x < 3` is now `3 > x`
+    name = sides[1]
+    ends = [sides[0], *sides[2:]]
+    if _NAME.fullmatch(name) is None or any(name[0] in _LETTER.findall(end) for end in ends):
+        return None
+    if len(signs) == 1:
+        ends.append("")
+        signs.append("")
+    if not _points_up(signs[0]):
+        ends.reverse()
+        signs.reverse()
+    opening = "[" if _has_equality(signs[0]) else "("
+    closing = "]" if _has_equality(signs[1]) else ")"
+    return Bounds(name.replace(" ", ""), opening + closing, ends[0], ends[1])
+
+
+def _points_up(sign: str) -> bool:
+    """Return whether the right side of a comparison is the larger one."""
+    return sign[0] == "<" or sign in ("\\le", "\\lt")
+
+
+def _has_equality(sign: str) -> bool:
+    return sign.endswith("=") or sign in ("\\le", "\\ge")
+
+
+def _turned(sign: str) -> str:
+    """Return the sign of a comparison whose sides are exchanged."""
+    is_equal = "=" if _has_equality(sign) else ""
+    return (">" if _points_up(sign) else "<") + is_equal

@@ -1,0 +1,78 @@
+"""Tell an answer from what a response says of it or after it: remarks in brackets, denials, and text that goes on."""
+
+from __future__ import annotations
+
+import re
+
+from brorl_graders.verifiers.math.value import compare, read_value
+
+MAX_SENTENCE = 400  # characters before a remark or an answer in which a number or a denial is looked for
+
+_DENIED = re.compile(  # before an answer, such as "I doubt that the answer is"
+    r"\b(?:doubt|not|never|deny|hardly|cannot|can't|don't|doesn't|isn't|false|wrong|nobody|if|whether|unless|suppose"
+    r"|assume|assuming|supposing)\b[^.,;:!?\n]*$",
+    re.IGNORECASE,
+)
+_NO = r"(?:the|my|right|correct|possible|valid|it|true|what|an? (?:valid|possible|correct))"
+_BAD = r"(?:wrong|incorrect|impossible|false|invalid|a mistake)"
+_SIZE = r"too (?:large|big|small|high|low|much|many|few|long|short)"
+_TAKEN_BACK = re.compile(
+    r"[\s$*)\]}\\.,]*(?:(?:no|wait|hmm|but|oh|actually|sorry|however|which|this|that|it|answer|result)\b[,.!:… ]*)*"
+    r"(?:\b(?:cannot|can't|can not|could not|couldn't|must not|may not) (?:be|hold)"
+    rf"|(?:is|was|are|seems|looks|must be|[’']s) (?:clearly )?(?:not {_NO}|not {_BAD}|{_BAD}|{_SIZE})"
+    rf"|(?:isn't|wasn't) {_NO})\b",
+    re.IGNORECASE,
+)
+_END_MARK = re.compile(
+    r"</s>|<\|(?:im_end|eot_id|endoftext|end_of_text|end|return|eom_id)\|>|<(?:eos|end_of_turn)>|<｜end▁of▁sentence｜>"
+)
+_NEXT_QUESTION = re.compile(
+    r"^[ \t]*(?:#+ ?|\*\*)?(?:question|problem|exercise|q|user|human|instruction)(?: ?\d+)?(?:\*\*)? ?:",
+    re.IGNORECASE | re.MULTILINE,
+)
+_REMARK = re.compile(r"(?<=[\w}%$*)])[ \t]+[(\[](?P<inside>[^()\[\]\n]*)[)\]]")
+_NO_REMARK = re.compile(r"\b(?:or|maybe|perhaps|possibly|mod|base)\b|^[ \t]*[-+]?\d*[ \t]*$", re.IGNORECASE)
+_PROSE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
+_LAST_NUMBER = re.compile(r"(\d+(?:\.\d+)?)[^\d]*$")
+
+
+def is_denied_before(text: str, place: int) -> bool:
+    """Return whether the clause before a position in a text denies or doubts what follows."""
+    return _DENIED.search(text, max(place - MAX_SENTENCE, 0), place) is not None
+
+
+def is_taken_back(text: str, place: int) -> bool:
+    """Return whether the answer before a position in a text is denied right after it, as in "8 cannot be right"."""
+    return _TAKEN_BACK.match(text, place) is not None
+
+
+def without_continuation(text: str, first_answer: int) -> str:
+    """Return a response up to its end: up to a written end mark, or up to a new question after its first answer.
+
+    `first_answer`: where the first box or phrase such as "answer is" begins, or -1 if there is none.
+    """
+    end = _END_MARK.search(text) if "<" in text else None
+    if end and text[: end.start()].strip():
+        text = text[: end.start()]
+    question = _NEXT_QUESTION.search(text, first_answer + 1) if first_answer >= 0 else None
+    return text[: question.start()] if question else text
+
+
+def without_remarks(text: str) -> str:
+    """Remove remarks in brackets after a number, such as `72 (48 in April and 24 in May)` and `72 (48 + 24)`."""
+    if "(" not in text and "[" not in text:
+        return text
+    return _REMARK.sub(_unless_remark, text)
+
+
+def _unless_remark(found: re.Match[str]) -> str:
+    inside = found["inside"]
+    number = _LAST_NUMBER.search(found.string, max(found.start() - MAX_SENTENCE, 0), found.start())
+    if number is None or _NO_REMARK.search(inside):
+        return found[0]
+    if _PROSE.search(inside):
+        return "" if any(map(str.isdigit, inside)) else found[0]
+    one = read_value(inside.strip())
+    other = read_value(number[1])
+    is_sum = one is not None and other is not None and compare(one, other)
+    return "" if is_sum else found[0]
