@@ -119,7 +119,7 @@ class Pool:
         return grades
 
     async def agrade(self, verifier: str, payload: Mapping[str, Any], responses: Sequence[str]) -> list[Grade]:
-        """Grade responses to one prompt as `grade` does, while other coroutines go on."""
+        """Grade responses to one prompt as `grade` does, while other coroutines run."""
         return await asyncio.to_thread(self.grade, verifier, payload, responses)
 
     def grade_rows(self, rows: Iterable[Mapping[str, Any]]) -> list[Grade]:

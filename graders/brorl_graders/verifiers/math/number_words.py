@@ -73,7 +73,7 @@ _WORD = re.compile(r"[A-Za-z]+(?:'[a-z]+)?")
 
 
 def changes_a_number(text: str) -> bool:
-    """Return whether a text has a word that makes something else of a number beside it."""
+    """Return whether a text has a word that changes the number next to it."""
     return any(word.lower() in _CHANGES for word in _WORD.findall(text.replace("’", "'")))
 
 

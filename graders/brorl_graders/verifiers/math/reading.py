@@ -163,7 +163,7 @@ def read(text: str) -> Reading | None:
 
 
 def read_mixed_number(text: str) -> Quantity | None:
-    """Read `2 and 3/4`, which is a mixed number where one number is asked for. None: it is none."""
+    """Read `2 and 3/4`, which is a mixed number where one number is wanted. None: it is none."""
     found = _MIXED.fullmatch(text)
     if found is None:
         return None
@@ -306,7 +306,7 @@ def _single(text: str) -> Reading | None:
 
 
 def has_changing_words(text: str) -> bool:
-    """Return whether words in an answer that is not read may change the numbers beside them."""
+    """Return whether words in an answer that is not read may change the numbers next to them."""
     return changes_a_number(_COMMAND.sub(" ", text))
 
 
