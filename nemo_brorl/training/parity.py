@@ -9,6 +9,7 @@ first turn, and only sampled tokens are compared.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -193,10 +194,13 @@ def alarms(metrics: Mapping[str, float], config: ParityConfig) -> Iterator[str]:
 
 
 def mismatch_fault(metrics: Mapping[str, float], config: ParityConfig) -> str | None:
-    """Return why a step's rollouts do not come from the policy's weights, or None."""
+    """Return why a step's rollouts do not come from the policy's weights, or None.
+
+    A step in which no rollout is of the current weights has no mismatch: its value is NaN.
+    """
     bound = FAULT * config.max_step_mismatch
-    value = metrics.get("policy/log_prob_mismatch", 0.0)
-    if value <= bound:
+    value = metrics.get("policy/log_prob_mismatch", math.nan)
+    if not value > bound:
         return None
     return (
         f"mean |Megatron - vLLM| log-prob is {value:.3f}, above {FAULT:g} × parity.max_step_mismatch={bound:g}: the "

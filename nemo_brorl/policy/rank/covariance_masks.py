@@ -23,7 +23,7 @@ def compute_covariance_masks(
 ) -> list[Tensor | None]:
     """Return for each of this rank's rows of a mini-batch the mask [n] of tokens that Clip-Cov or KL-Cov selects.
 
-    Collective over the data-parallel and context-parallel ranks. `seed` decides the random draws of Clip-Cov.
+    Collective over the data-parallel and context-parallel ranks. `seed` decides the random draws.
     """
     group = parallel_state.get_data_parallel_group(with_context_parallel=True)
 
@@ -36,9 +36,8 @@ def compute_covariance_masks(
     for row in rows:
         log_probs.append(row.sampled_log_probs)
         advantages.append(row.advantages)
-        if settings.kind == "clip_cov":
-            drawn = torch.from_numpy(row.draws(seed))
-            draws.append(drawn.to(device))
+        drawn = torch.from_numpy(row.draws(seed))
+        draws.append(drawn.to(device))
     covariance_mask = select_by_covariance(
         torch.cat(log_probs),
         torch.cat(advantages),

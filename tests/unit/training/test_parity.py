@@ -1,5 +1,6 @@
 """The gate at the start."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +11,7 @@ from nemo_brorl.config.rollouts import RolloutsConfig
 from nemo_brorl.config.run_sizes import FP32_PARITY
 from nemo_brorl.core.errors import ParityError
 from nemo_brorl.ports import Generator, Policy
-from nemo_brorl.training.parity import ParityReport, check_parity
+from nemo_brorl.training.parity import ParityReport, check_parity, mismatch_fault
 from nemo_brorl.types import Float32, Prompt
 from tests.support.environments import PROMPT_TOKENS, VOCABULARY, TurnGenerator, environment_prompt
 from tests.support.fakes import FakeGenerator, FakePolicy, make_prompt
@@ -72,3 +73,12 @@ def test_prompts_of_environments_are_compared_over_two_turns_at_sampled_tokens_a
     assert report.worst < 1e-6, "an observation's log-prob is 0 there and never 0 here"
     lengths = [len(response) for response in policy.responses]
     assert report.num_tokens == sum(lengths) - 4 * PROMPT_TOKENS, "the prompt's three tokens are what was said between"
+
+
+def test_a_step_without_rollouts_of_the_current_weights_has_no_mismatch() -> None:
+    config = ParityConfig(max_step_mismatch=0.05)
+    assert mismatch_fault({"policy/log_prob_mismatch": math.nan}, config) is None
+    assert mismatch_fault({"policy/log_prob_mismatch": 0.25}, config) is None
+    fault = mismatch_fault({"policy/log_prob_mismatch": 0.26}, config)
+    assert fault is not None
+    assert "0.260, above 5 × parity.max_step_mismatch=0.25" in fault
