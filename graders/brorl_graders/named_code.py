@@ -13,6 +13,7 @@ import importlib
 import inspect
 import json
 import os
+import pkgutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import tempfile
 import traceback
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -131,15 +133,34 @@ def _in_source(named: NamedCode, path: Sequence[str]) -> Fault | None:
 
 def _file_of(module: str, path: Sequence[str]) -> tuple[str, str]:
     """Return the part of a module's name that is in no folder of `path`, or "", and its file. Imports nothing."""
-    places, file, known = [*path], "", ""
-    for part in module.split("."):
-        known = f"{known}.{part}".lstrip(".")
-        specs = (finder.find_spec(known, places) for finder in sys.meta_path)
-        spec = next(filter(None, specs), None)
+    first, *rest = module.split(".")
+    specs = (finder.find_spec(first, [*path]) for finder in sys.meta_path)
+    spec, known = next(filter(None, specs), None), first
+    for part in rest:
         if spec is None:
-            return known, ""
-        places, file = list(spec.submodule_search_locations or []), spec.origin or ""
-    return "", file
+            break
+        known = f"{known}.{part}"
+        spec = _spec_within(known, list(spec.submodule_search_locations or []))
+    return (known, "") if spec is None else ("", spec.origin or "")
+
+
+def _spec_within(module: str, places: Sequence[str]) -> ModuleSpec | None:
+    """Return where a module of a package is, or None. `sys.meta_path` would want its package imported."""
+    folders: list[str] = []
+    for place in places:
+        finder = pkgutil.get_importer(place)
+        spec = None if finder is None else finder.find_spec(module)
+        if spec is None:
+            continue
+        if spec.loader is not None:
+            return spec
+        folders += spec.submodule_search_locations or []
+    if not folders:
+        return None
+    # A folder without `__init__.py`, of which other places may have a part.
+    whole = ModuleSpec(module, None, is_package=True)
+    whole.submodule_search_locations = folders
+    return whole
 
 
 def source_hashes(folders: Sequence[str]) -> dict[str, str]:

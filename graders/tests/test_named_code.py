@@ -262,3 +262,11 @@ def test_the_hash_of_a_source_covers_the_modules_beside_it_that_it_imports(tmp_p
     (tmp_path / "own.py").write_text("from near import half\n\n")
     assert len({first, second, hashed()}) == 3
     assert source_hash("not_here:score", [str(tmp_path)]) == ""
+
+
+def test_a_source_in_folders_without_init_files_has_a_hash(tmp_path: Path) -> None:
+    module = tmp_path / "mine" / "rewards" / "short.py"
+    module.parent.mkdir(parents=True)
+    module.write_text("def score(payload, response):\n    return 1.0\n")
+    assert source_hash("mine.rewards.short:score", [str(tmp_path)]) != ""
+    assert source_hash("mine.rewards.long:score", [str(tmp_path)]) == ""

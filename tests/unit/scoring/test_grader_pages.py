@@ -83,4 +83,6 @@ def test_starter_code_of_live_code_bench_has_the_names_that_it_uses() -> None:
     payload = {"inputs": ["[3, 1, 2]\n2"], "outputs": ["3"], "fn_name": "largest", **options}
     starter = "class Solution:\n    def largest(self, a: List[int], k: Optional[int] = None) -> int:\n"
     program = f"{starter}        return nlargest(1, a)[0] if k else -inf"
-    assert code.score(payload, f"```python\n{program}\n```") == 1.0
+    earned, reason = code.score(payload, f"```python\n{program}\n```")
+    assert earned == 1.0
+    assert reason == "imported for the program: List, Optional, inf, nlargest"
