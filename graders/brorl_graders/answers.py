@@ -9,7 +9,7 @@ from brorl_graders.base.answer import last_answer, read_answer
 from brorl_graders.base.payload import Payload, accepted_answers
 from brorl_graders.processes.child import VERIFIER_ERRORS
 from brorl_graders.verifiers.math.answer import find_answer, place_of
-from brorl_graders.verifiers.multiple_choice import right_letter
+from brorl_graders.verifiers.multiple_choice import letter_of_number, right_letter
 from brorl_graders.verifiers.registry import answer_reader, names_in
 
 # Responses in which `Answers.references` gives the verifier its own reference to read.
@@ -67,7 +67,7 @@ def answers_of(verifier: str, payload: Payload) -> Answers | None:
 
 
 def is_reference(payload: Payload, text: str) -> bool:
-    """Return whether a text is a question's reference answer, as it is written or as the letter of an option."""
+    """Return whether a text is a question's reference answer: as written, or an option's letter or number from 1."""
     if payload.get("answer") is None:
         return False
     accepted = [answer.strip().casefold() for answer in accepted_answers(payload)]
@@ -76,7 +76,7 @@ def is_reference(payload: Payload, text: str) -> bool:
     choices = payload.get("choices") or ()
     if not choices:
         return False
-    return right_letter(payload["answer"], choices) == text
+    return right_letter(payload["answer"], choices) in (text, letter_of_number(text, choices))
 
 
 class Reading(NamedTuple):

@@ -29,7 +29,8 @@ def test_importing_the_graders_imports_none_of_their_modules() -> None:
 
 def test_the_version_is_that_of_the_package_whose_types_are_shown_and_whose_command_grades() -> None:
     package = Path(brorl_graders.__file__).parent
-    project = tomllib.loads((package.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    declared = Path(__file__).parents[1] / "pyproject.toml"
+    project = tomllib.loads(declared.read_text(encoding="utf-8"))
     assert brorl_graders.__version__ == project["project"]["version"]
     assert (package / "py.typed").exists()
     assert project["project"]["scripts"] == {"brorl-grade": "brorl_graders.__main__:main"}

@@ -118,7 +118,7 @@ def references_of(asked: Sequence[Looked], data: DataConfig, rewards: RewardsCon
     ours = [pair for pair in known if not _is_own(pair[0])]
     if rewards.reference_answers == "off" or not known:
         return
-    with Pool(deadlines_of(rewards)) as pool:
+    with Pool(deadlines_of(rewards, JUDGING_S)) as pool:
         for pairs in (ours, own[:NUM_OWN]):
             failures, num_tried = _failures(pairs, data, pool)
             if not failures:
@@ -160,8 +160,11 @@ def _failures(pairs: Sequence[tuple[Looked, str]], data: DataConfig, pool: Pool)
     for question, reference in pairs:
         if time.monotonic() - start > JUDGING_S:
             break
-        num_tried += 1
         failure = _failure(question, reference, data, pool)
+        # A verifier that is too slow for this check is not tried.
+        if failure is not None and failure.reward is None and time.monotonic() - start > JUDGING_S:
+            break
+        num_tried += 1
         if failure is not None:
             failures.append(failure)
     return failures, num_tried

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -43,9 +44,10 @@ def names_of(config: BroRLConfig) -> Names:
     )
 
 
-def deadlines_of(rewards: RewardsConfig) -> Deadlines:
-    """Return the seconds that scoring a response may take, by verifier."""
-    return Deadlines(rewards.timeout_s, dict(rewards.timeouts))
+def deadlines_of(rewards: RewardsConfig, at_most: float = math.inf) -> Deadlines:
+    """Return the seconds that scoring a response may take, by verifier, each `at_most` so many."""
+    by_verifier = {name: min(seconds, at_most) for name, seconds in rewards.timeouts.items()}
+    return Deadlines(min(rewards.timeout_s, at_most), by_verifier)
 
 
 def endpoint_of(config: EndpointConfig) -> Endpoint:

@@ -101,6 +101,7 @@ def test_a_run_preempted_in_mid_step_goes_on_and_equals_the_one_that_was_not(
         f"data.verifier_options.hold={hold}",
         f"data.verifier_options.hold_from={HOLD_FROM}",
         "rewards.timeout_s=600",
+        "rewards.reference_answers=off",  # its calls would be counted
     ]
     other_way = "generation.weight_transport=collective"  # of the weights between nodes; nothing depends on it
     job = cluster.submit("preempted", CPU_JOB, *overrides, *waiting, other_way, BRORL_RUN=str(run), BRORL_GRACE_S="1")

@@ -229,15 +229,22 @@ def _last_marked(text: str) -> str | None:
     return max(places).text
 
 
+def letter_of_number(text: str, choices: Choices) -> str | None:
+    """Return the letter of the option that a number from 1 means, or None where an option's text has a digit."""
+    if text not in _NUMBERS[: len(choices)] or any(_HAS_DIGIT.search(str(choice)) for choice in choices):
+        return None
+    return LETTERS[int(text) - 1]
+
+
 def _read(text: str, choices: Choices) -> str | None:
     """Return the letter of the multiple-choice option that a short text begins with, or whose whole text it is."""
     plain = _plain_text(text)
     by_text = _by_text(plain, choices)
     if by_text is not None:
         return by_text
-    number = _plain(plain).strip(BRACKETS)
-    if number in _NUMBERS[: len(choices)] and not any(_HAS_DIGIT.search(str(choice)) for choice in choices):
-        return LETTERS[int(number) - 1]
+    by_number = letter_of_number(_plain(plain).strip(BRACKETS), choices)
+    if by_number is not None:
+        return by_number
     found = _LETTER.match(plain)
     if found is None:
         return None

@@ -13,6 +13,7 @@ import pytest
 from nemo_brorl.commands.check_inputs import check_inputs
 from nemo_brorl.config.load import CommandLine, load_config
 from nemo_brorl.core.errors import BroRLError, DataError
+from nemo_brorl.evaluation import input_checks
 from nemo_brorl.scoring.grader_settings import configure
 from tests.unit.prompts.files import write_jsonl
 
@@ -25,6 +26,7 @@ def own_rewards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str
     (tmp_path / "pays.py").write_text(
         "def points(payload, response):\n    return 5.0 if payload['answer'] in response else -5.0\n"
         "def other(payload, response):\n    return 1.0 if 'please' in response else 0.0\n"
+        "def endless(payload, response):\n    while True:\n        pass\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -108,6 +110,14 @@ def test_an_own_function_with_another_scale_earns_and_one_with_another_aim_is_a_
     assert found(rows, f"data.verifier={own_rewards}:points", *ENOUGH) == []
     (said,) = found(rows, f"data.verifier={own_rewards}:other", *ENOUGH)
     assert re.search(r"references do not earn the full reward .* got 0 from pays:other", said)
+
+
+def test_an_own_function_that_takes_longer_than_the_check_is_not_tried(
+    tmp_path: Path, own_rewards: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(input_checks, "JUDGING_S", 0.2)
+    rows = file_of(tmp_path, sums(20))
+    assert found(rows, f"data.verifier={own_rewards}:endless", "rewards.timeout_s=600", *ENOUGH) == []
 
 
 def test_fewer_held_out_questions_than_asked_are_said_with_their_error(tmp_path: Path) -> None:

@@ -60,9 +60,9 @@ def test_what_has_no_answer_is_passed_over(pool: Pool) -> None:
     assert paid_constants([[any_text], [], [own]], pool, max_reward=0.0) == []
 
 
-def test_a_reference_is_a_text_or_an_options_letter() -> None:
+def test_a_reference_is_a_text_or_an_options_letter_or_number() -> None:
     payload = {"answer": 1, "choices": ["Rome", "Oslo"]}
-    assert [constant for constant in CONSTANTS if is_reference(payload, constant)] == ["1"]
+    assert [constant for constant in CONSTANTS if is_reference(payload, constant)] == ["1", "2"]
     assert is_reference({"answer": "Oslo", "choices": ["Rome", "Oslo", "Oslo city"]}, "B")
     assert is_reference({"answer": ["Yes", "yeah"]}, "yes")
     assert not is_reference({"answer": None}, "None")
