@@ -27,20 +27,18 @@ class WatchedPool(ProcessPool):
         code.configure(limits, CODE_SECONDS)
         super().__init__(Deadlines(TEXT_SECONDS, {"code": CODE_SECONDS}))
 
-    def _record_failure(self, task: Any, index: int, reason: str) -> None:
-        self.reasons.append(reason)
-        super()._record_failure(task, index, reason)
-
     def rewards(self, verifier: str, payload: Mapping[str, Any], texts: Sequence[str]) -> list[float | None]:
         """Reward of each text, None where the verifier failed."""
-        scored: list[float | None] = self.score(verifier, payload, texts)
-        return scored
+        verdicts = self.judge(verifier, payload, texts)
+        self.reasons += [verdicts.reasons[index] for index, score in enumerate(verdicts.scores) if score is None]
+        return verdicts.scores
 
     def replace_children(self) -> None:
         """Go on with a process that has scored nothing."""
         for pid in self.processes():
             os.kill(pid, signal.SIGKILL)
-        self.score("exact_match", {"answer": "a"}, ["a"])  # may find that it has been killed
+        # A text may find that its process has been killed.
+        self.score("exact_match", {"answer": "a"}, ["a"])
         self.reasons.clear()
 
     def processes(self) -> list[int]:
