@@ -327,17 +327,15 @@ def train(task: Task, options: argparse.Namespace, name: str, rate: float, seed:
 
 
 def choose_rates(task: Task, options: argparse.Namespace) -> None:
-    """Train every arm with three rates on seed 0, and write the best rate of each. A best one at the edge is said."""
-    output = options.output / "seed_0.jsonl"
-    chosen = {}
-    for name in options.arms:
-        ends = {rate: train(task, options, name, rate, 0, output) for rate in RATES}
+    """Train every arm that has no rate yet with three rates on seed 0, and write the best. A best one at the edge is said."""
+    path = options.output / "rates.json"
+    chosen = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    for name in [name for name in options.arms if name not in chosen]:
+        ends = {rate: train(task, options, name, rate, 0, options.output / "seed_0.jsonl") for rate in RATES}
         chosen[name] = max(ends, key=lambda rate: ends[rate])
         edge = " (at the edge: try one beyond it)" if chosen[name] in (RATES[0], RATES[-1]) else ""
         print(f"{name}: {chosen[name]:g}{edge}", flush=True)
-    path = options.output / "rates.json"
-    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    path.write_text(json.dumps({**known, **chosen}, indent=1) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(chosen, indent=1) + "\n", encoding="utf-8")
 
 
 def run_seed(task: Task, options: argparse.Namespace, seed: int) -> None:
