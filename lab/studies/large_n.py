@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from brorl_lab.paired_test import paired_test
+from brorl_lab.paired_test import PairedTest, paired_test
 from numpy.typing import NDArray
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel, Qwen2ForCausalLM
@@ -327,17 +327,18 @@ def train(task: Task, options: argparse.Namespace, name: str, rate: float, seed:
 
 
 def choose_rates(task: Task, options: argparse.Namespace) -> None:
-    """Train every arm with three rates on seed 0, and write the best rate of each. A best one at the edge is said."""
-    output = options.output / "seed_0.jsonl"
-    chosen = {}
-    for name in options.arms:
-        ends = {rate: train(task, options, name, rate, 0, output) for rate in RATES}
+    """Train every arm that has no rate yet with three rates on seed 0, and write the best.
+
+    Says when the best rate is at the edge.
+    """
+    path = options.output / "rates.json"
+    chosen = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    for name in [name for name in options.arms if name not in chosen]:
+        ends = {rate: train(task, options, name, rate, 0, options.output / "seed_0.jsonl") for rate in RATES}
         chosen[name] = max(ends, key=lambda rate: ends[rate])
         edge = " (at the edge: try one beyond it)" if chosen[name] in (RATES[0], RATES[-1]) else ""
         print(f"{name}: {chosen[name]:g}{edge}", flush=True)
-    path = options.output / "rates.json"
-    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    path.write_text(json.dumps({**known, **chosen}, indent=1) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(chosen, indent=1) + "\n", encoding="utf-8")
 
 
 def run_seed(task: Task, options: argparse.Namespace, seed: int) -> None:
@@ -363,32 +364,68 @@ def success_at(lines: Sequence[dict[str, float]], part: str, cost: float, limit:
     return float(np.interp(limit, spent, [line[part] for line in lines]))
 
 
-def table_rows(folder: Path) -> list[list[str]]:
-    """Return each arm's difference to grpo16, of the hard half and of the mean of both, with its 95 % interval."""
-    runs: dict[tuple[str, int], list[dict[str, float]]] = {}
+Runs = dict[tuple[str, int], list[dict[str, float]]]
+
+
+def read_runs(folder: Path) -> Runs:
+    """Return the lines of each arm and seed, of seed 0 those with the rate that was chosen."""
+    rates = json.loads((folder / "rates.json").read_text(encoding="utf-8"))
+    runs: Runs = {}
     for path in sorted(folder.glob("seed_*.jsonl")):
         for text in path.read_text(encoding="utf-8").splitlines():
             line = json.loads(text)
-            if line["seed"] > 0:
+            if line["rate"] == rates[line["arm"]]:
                 runs.setdefault((line["arm"], line["seed"]), []).append(line)
+    return runs
+
+
+def tested_difference(runs: Runs, arms: tuple[str, str], part: str, cost: float) -> tuple[PairedTest, int]:
+    """Return the test of first arm minus second by seed, 0 left out, and the number of seeds that have both."""
+    differences = []
+    for seed in sorted(seed for arm, seed in runs if arm == arms[0] and seed > 0 and (arms[1], seed) in runs):
+        pair = [runs[arm, seed] for arm in arms]
+        limit = min(lines[-1]["sampled"] + cost * lines[-1]["prompts"] for lines in pair)
+        ends = [success_at(lines, part, cost, limit) for lines in pair]
+        differences.append(ends[0] - ends[1])
+    return paired_test([np.array(differences)], CONFIDENCE, 100, 0), len(differences)
+
+
+def in_points(test: PairedTest) -> str:
+    low, high = test.difference.interval
+    return f"{100 * test.difference.value:+.1f} ({100 * low:+.1f} … {100 * high:+.1f})"
+
+
+def table_rows(runs: Runs) -> list[list[str]]:
+    """Return each arm's difference to grpo16, of the hard half and of the mean of both, with its 95 % interval."""
     rows = []
     for name in ARMS:
-        seeds = [seed for arm, seed in runs if arm == name and ("grpo16", seed) in runs]
-        if name == "grpo16" or not seeds:
+        num_seeds = sum(arm == name and seed > 0 and ("grpo16", seed) in runs for arm, seed in runs)
+        if name == "grpo16" or not num_seeds:
             continue
-        row = [name, str(len(seeds))]
+        row = [name, str(num_seeds)]
         for part, cost in (("hard", 0.0), ("mean", 0.0), *(("mean", cost) for cost in PROMPT_COSTS.values())):
-            differences = []
-            for seed in seeds:
-                pair = runs[name, seed], runs["grpo16", seed]
-                limit = min(lines[-1]["sampled"] + cost * lines[-1]["prompts"] for lines in pair)
-                ends = [success_at(lines, part, cost, limit) for lines in pair]
-                differences.append(ends[0] - ends[1])
-            found = paired_test([np.array(differences)], CONFIDENCE, 100, 0)
-            low, high = found.difference.interval
-            row.append(f"{100 * found.difference.value:+.1f} ({100 * low:+.1f} … {100 * high:+.1f})")
+            test, _ = tested_difference(runs, (name, "grpo16"), part, cost)
+            row.append(in_points(test))
         rows.append(row)
     return rows
+
+
+def decision_rows(runs: Runs) -> list[list[str]]:
+    """Return P3 and P4 with Holm's p: the best arm with a larger N minus the best with N = 16, as seed 0 says.
+
+    The best arm has the highest mean success at its last step. Two seeds are needed at least.
+    """
+    at_end = {arm: lines[-1]["mean"] for (arm, seed), lines in runs.items() if seed == 0}
+    small = {arm: mean for arm, mean in at_end.items() if ARMS[arm].size == 16}
+    large = {arm: mean for arm, mean in at_end.items() if ARMS[arm].size > 16}
+    arms = max(large, key=lambda arm: large[arm]), max(small, key=lambda arm: small[arm])
+    tests = [tested_difference(runs, arms, "mean", cost) for cost in (0.0, PROMPT_COSTS[1000])]
+    lower, higher = sorted(test.p_value for test, _ in tests)
+    holm = {lower: min(1.0, 2 * lower), higher: min(1.0, max(2 * lower, higher))}
+    return [
+        [claim, f"{arms[0]} - {arms[1]}", str(num_seeds), in_points(test), f"{holm[test.p_value]:.3f}"]
+        for claim, (test, num_seeds) in zip(("P3", "P4"), tests, strict=True)
+    ]
 
 
 def main() -> None:
@@ -409,7 +446,10 @@ def main() -> None:
     if options.tables:
         clocks = [f"equal time, {tokens} tokens" for tokens in PROMPT_COSTS]
         header = ["arm minus grpo16, points", "seeds", "hard half, equal samples", "equal samples", *clocks]
-        print("\n".join(format_table(header, table_rows(options.output))))
+        runs = read_runs(options.output)
+        print("\n".join(format_table(header, table_rows(runs))))
+        decided = ["claim", "arms", "seeds", "difference, points", "Holm's p"]
+        print("\n".join(format_table(decided, decision_rows(runs))))
         return
     torch.set_num_threads(1)
     task = Task(options.questions, 8000 if options.prepare else HELD_OUT + TRAINED)

@@ -31,6 +31,7 @@ from nemo_brorl.training.records import read_metrics
 SIZES = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 SCORE_NOISES = (3.0, 30.0)
 NUM_RESAMPLES = 40
+REACH_ROLLOUTS = 100_000  # rollouts that rate × updates is told for
 PASS_AT = re.compile(r"rollouts/pass_at_(\d+)")
 SOLVED = 0.5  # share of groups with only right rollouts from which the advice is to retire them
 STARVED = 0.25  # keep rate below which `full` takes more than four times the samples for an update
@@ -57,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
         write_error(f"\nerror: {error}\n")
         return USER_ERROR
     console = Console()
-    header = ["N", "keep rate", "informative groups", "updates full", "samples", "signal", "seconds", "signal/s"]
+    header = ["N", "keep rate", "informative groups", "rate × updates full", "samples", "signal", "seconds", "signal/s"]
     console.table(header, table)
     for line in words:
         console.line(line)
@@ -139,7 +140,7 @@ def build_advice(
                 relative[one.num_per_prompt].append(one.signal_per_second / run.signal_per_second)
             winner = max(found, key=lambda one: one.signal_per_second)
             best.append(winner.num_per_prompt)
-    table = [_table_row(num, outlooks[num], relative[num]) for num in sizes]
+    table = [_table_row(num, outlooks[num], relative[num], REACH_ROLLOUTS / num_samples) for num in sizes]
     all_right = mean_of_steps(steps).all_right
     return table, _sentences(steps[-1].num_per_prompt, outlooks, best, all_right)
 
@@ -159,14 +160,15 @@ def _table_row(
     num: int,
     outlooks: Sequence[Outlook],
     signal_per_second: Sequence[float],
+    reach: float,
 ) -> list[str]:
-    """Return the table cells of one rollout size N, with the ranges of its predictions."""
+    """Return the table cells of one rollout size N, with the ranges of its predictions. `reach` multiplies updates."""
     return [
         str(num),
         _range([one.keep_rate for one in outlooks], "{:.2f}"),
         _range([one.informative_groups for one in outlooks], "{:,.0f}"),
-        _range([one.updates_full for one in outlooks], "{:,.0f}"),
-        _range([one.updates_samples for one in outlooks], "{:,.0f}"),
+        _range([one.updates_full * reach for one in outlooks], "{:,.1f}"),
+        _range([one.updates_samples * reach for one in outlooks], "{:,.1f}"),
         _range([one.signal for one in outlooks], "{:.2f}"),
         _range([one.seconds for one in outlooks], "{:,.0f}"),
         _range(signal_per_second, "{:.2f}"),
@@ -196,6 +198,8 @@ def _sentences(
     lines = [
         f"signal: squared signal-to-noise of the samples (and a second), over the run's N = {run_num}, for estimators "
         f"that are linear in the reward; from a score noise of {SCORE_NOISES[0]:g} to {SCORE_NOISES[1]:g}",
+        f"rate × updates: learning rate over the run's, times updates per {REACH_ROLLOUTS:,} rollouts. A batch has as "
+        "many rollouts at every N, so the rate is the run's",
         f"most signal per second: {which}. maxrl and grpo weigh hard prompts more, which favours a larger N",
     ]
     starved: list[str] = []

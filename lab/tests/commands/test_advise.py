@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from brorl_lab.commands.advise import main, measured_step, measured_steps
+from brorl_lab.commands.advise import build_advice, main, measured_step, measured_steps
 from brorl_lab.theory.success_prior import SuccessPrior
 
 from nemo_brorl.core.errors import DataError
+from nemo_brorl.training.records import read_metrics
 
 HARD = SuccessPrior(0.2, 40.0)
 
@@ -61,6 +62,13 @@ def test_leaving_out_what_is_solved_is_named_where_that_is_most_of_it(
     path = write_run(tmp_path / "metrics.jsonl", prior, num=16)
     assert main([str(path), "--sizes", "16"]) == 0
     assert ("brorl_lab.prompt_pool:retiring_pool leaves them out" in capsys.readouterr().out) is is_named
+
+
+def test_rate_times_updates_is_told_per_100_000_rollouts(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "metrics.jsonl", HARD, num=16)
+    table, _ = build_advice(measured_steps(read_metrics(path)), sizes=[64], num_samples=1e6)
+    # A batch has 64 groups of 16, so 1,024 rollouts at every N and one rate: 100,000 / 1,024 updates.
+    assert table[0][4] == "97.7"
 
 
 def test_only_the_newest_steps_with_one_n_count(tmp_path: Path) -> None:

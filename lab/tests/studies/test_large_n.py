@@ -18,7 +18,9 @@ from lab.studies.large_n import (
     Task,
     by_counts,
     by_group,
+    decision_rows,
     draw_outcomes,
+    read_runs,
     success_at,
     table_rows,
     wrong_responses,
@@ -76,14 +78,36 @@ def test_curves_are_read_at_equal_cost() -> None:
     assert success_at(lines, "mean", 10.0, 50) == 0.25
 
 
-def test_seed_0_is_not_counted(tmp_path: Path) -> None:
-    for seed in (0, 1, 2):
+def write_seeds(folder: Path, ends: dict[str, list[float]]) -> None:
+    """Write two lines an arm and seed, from 0.1 to the arm's end of that seed, and a rate of 1 for all."""
+    for seed in range(3):
         lines = []
-        points = [("grpo16", 0, 0.1), ("grpo16", 100, 0.2), ("grpo512", 0, 0.1), ("grpo512", 100, 0.3)]
-        for arm, sampled, value in points:
-            line = {"arm": arm, "seed": seed, "sampled": sampled, "prompts": 1, "mean": value, "hard": value}
-            lines.append(json.dumps(line))
-        (tmp_path / f"seed_{seed}.jsonl").write_text("\n".join(lines) + "\n")
-    (row,) = table_rows(tmp_path)
+        for arm, of_seeds in ends.items():
+            for sampled, value in ((0, 0.1), (100, of_seeds[seed])):
+                measured = {"sampled": sampled, "prompts": 1, "mean": value, "hard": value}
+                lines.append(json.dumps({"arm": arm, "seed": seed, "rate": 1, **measured}))
+            # A rate that was not chosen.
+            lines.append(json.dumps({"arm": arm, "seed": seed, "rate": 2, "mean": 0.9}))
+        (folder / f"seed_{seed}.jsonl").write_text("\n".join(lines) + "\n")
+    (folder / "rates.json").write_text(json.dumps(dict.fromkeys(ends, 1)))
+
+
+def test_seed_0_and_rates_that_were_not_chosen_are_not_counted(tmp_path: Path) -> None:
+    write_seeds(tmp_path, {"grpo16": [0.8, 0.2, 0.2], "grpo512": [0.1, 0.3, 0.3]})
+    (row,) = table_rows(read_runs(tmp_path))
     assert row[:2] == ["grpo512", "2"]
     assert row[3].startswith("+10.0 (")
+
+
+def test_seed_0_chooses_the_arms_of_the_decision_and_holm_doubles_the_lower_p(tmp_path: Path) -> None:
+    ends = {
+        "grpo16": [0.2, 0.9, 0.9],
+        "maxrl16": [0.3, 0.2, 0.2],
+        "grpo64": [0.4, 0.3, 0.3],
+        "grpo512": [0.3, 0.9, 0.9],
+    }
+    write_seeds(tmp_path, ends)
+    rows = decision_rows(read_runs(tmp_path))
+    assert [row[:3] for row in rows] == [["P3", "grpo64 - maxrl16", "2"], ["P4", "grpo64 - maxrl16", "2"]]
+    # Two equal signs have p = 1/2, and Holm doubles the lower of two.
+    assert [row[4] for row in rows] == ["1.000", "1.000"]
