@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from nemo_brorl.core.errors import ModelError
+from nemo_brorl.core.families import FAMILIES, Family
 from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.core.model_folder import model_object
 
-ARCHITECTURES = ("qwen2", "qwen3", "qwen3_moe", "llama")  # values of `model_type` that the policy can train
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 QUANTISED = ("quantization_config", "compression_config", "quantization")  # entries of quantised checkpoints
 MAX_LAYERS = 1000
@@ -38,7 +38,7 @@ class Rope:
     beta_fast: float = 32.0  # yarn: dimensions with more rotations than this in pre-training are kept
     beta_slow: float = 1.0  # yarn: dimensions with fewer rotations than this are divided by `factor`
     is_truncated: bool = True  # yarn: the bounds between the two kinds are whole dimensions
-    attention_factor: float = 1.0  # yarn: factor of queries and keys
+    attention_factor: float = 1.0  # yarn: factor of queries and keys that rotate
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,7 @@ class ModelShape:
     has_qk_norm: bool = False
     is_tied: bool = False  # True: the output layer is the embedding
     moe: MoeShape | None = None
+    without_rope: tuple[bool, ...] = ()  # flag of each layer that does not rotate; empty: all layers rotate
 
     def padded_vocab_size(self, tensor_parallel: int) -> int:
         """Return the rows of the embedding: the vocabulary, rounded up to a multiple of the tensor-parallel size."""
@@ -83,20 +84,24 @@ def read_model_shape(folder: Path) -> ModelShape:
         raise ModelError(f"{folder} has no config.json: policy.model must be a Hugging Face model folder")
     config = model_object(path)
     try:
-        _refuse_unsupported(config, path)
-        return _shape_from(config, path)
+        family = _family_of(config, path)
+        config = family.complete(config)
+        _refuse_unsupported(config, family, path)
+        return _shape_from(config, family, path)
     except KeyError as error:
         raise ModelError(f"{path} has no {error}: policy.model must be a decoder such as Qwen2 or Llama") from error
     except MALFORMED as error:
         raise ModelError(f"{path} cannot be read: {error}") from error
 
 
-def _refuse_unsupported(config: Mapping[str, Any], path: Path) -> None:
+def _family_of(config: Mapping[str, Any], path: Path) -> Family:
     architecture = config["model_type"]
-    if architecture not in ARCHITECTURES:
-        raise ModelError(
-            f"{path}: model_type {architecture!r} cannot be trained; supported are {', '.join(ARCHITECTURES)}"
-        )
+    if architecture not in FAMILIES:
+        raise ModelError(f"{path}: model_type {architecture!r} cannot be trained; supported are {', '.join(FAMILIES)}")
+    return FAMILIES[architecture]
+
+
+def _refuse_unsupported(config: Mapping[str, Any], family: Family, path: Path) -> None:
     for name in QUANTISED:
         if config.get(name):
             details = config[name] if isinstance(config[name], dict) else {}
@@ -105,34 +110,22 @@ def _refuse_unsupported(config: Mapping[str, Any], path: Path) -> None:
                 f"{path}: policy.model is quantised ({method}, {name}): training needs bf16 or fp32. Set "
                 "policy.model to the model that it was made from, or save it dequantised, without this entry"
             )
-    for name, wanted in (("mlp_bias", False), ("hidden_act", "silu"), ("partial_rotary_factor", 1.0)):
-        if config.get(name, wanted) != wanted:
-            raise ModelError(f"{path}: {name}={config[name]!r} is not supported, only {wanted!r}")
-    if architecture != "qwen2" and config.get("attention_bias", False):
-        raise ModelError(f"{path}: attention_bias=true is not supported for {architecture}")
-    if _has_sliding_window(config):
+    unsupported = family.unsupported(config)
+    if unsupported is not None:
+        name, wanted = unsupported
+        raise ModelError(
+            f"{path}: {name}={config[name]!r} is not supported for {config['model_type']}, only {wanted!r}"
+        )
+    if family.has_window(config):
         raise ModelError(
             f"{path}: some layers see only the last sliding_window={config.get('sliding_window')} tokens "
-            "(use_sliding_window, layer_types), and the policy's attention over shared prompts sees all: use a model "
-            "with use_sliding_window=false"
+            "(layer_types may say which), and the policy's attention over shared prompts sees all: use a model "
+            f"with {f'{family.window_switch}=false' if family.window_switch else 'sliding_window=null'}"
         )
 
 
-def _has_sliding_window(config: Mapping[str, Any]) -> bool:
-    """Return whether sliding-window attention is active; Qwen2 lists a window and which layers use it."""
-    if "sliding_attention" in (config.get("layer_types") or ()):
-        return True
-    if not config.get("use_sliding_window", False) or config.get("sliding_window") is None:
-        return False
-    first = (
-        config.get("max_window_layers", 0) if config["model_type"] != "qwen3_moe" else 0
-    )  # qwen3_moe: all layers or none
-    return bool(first < config["num_hidden_layers"])
-
-
-def _shape_from(config: Mapping[str, Any], path: Path) -> ModelShape:
-    architecture, num_heads = config["model_type"], _size(config, path, "num_attention_heads")
-    hidden_size = _size(config, path, "hidden_size")
+def _shape_from(config: Mapping[str, Any], family: Family, path: Path) -> ModelShape:
+    num_heads, hidden_size = _size(config, path, "num_attention_heads"), _size(config, path, "hidden_size")
     return ModelShape(
         num_layers=_size(config, path, "num_hidden_layers", MAX_LAYERS),
         hidden_size=hidden_size,
@@ -144,10 +137,11 @@ def _shape_from(config: Mapping[str, Any], path: Path) -> ModelShape:
         max_positions=_size(config, path, "max_position_embeddings", MAX_POSITIONS),
         norm_epsilon=_finite(config["rms_norm_eps"]),
         rope=_rope_from(config, path),
-        has_qkv_bias=architecture == "qwen2",
-        has_qk_norm=architecture in ("qwen3", "qwen3_moe"),
+        has_qkv_bias=family.qkv_bias(config),
+        has_qk_norm=family.has_qk_norm,
         is_tied=bool(config.get("tie_word_embeddings", False)),
-        moe=_moe_from(config, path) if architecture == "qwen3_moe" else None,
+        moe=_moe_from(config, path) if family.has_experts else None,
+        without_rope=family.layers_without_rope(config),
     )
 
 
@@ -209,8 +203,9 @@ def _rope_from(config: Mapping[str, Any], path: Path) -> Rope:
     base = _finite(table.get("rope_theta", config.get("rope_theta", 10000.0)))
     if kind not in ROPE_TYPES:
         raise ModelError(f"{path}: rope_type {kind!r} is not supported; supported are {', '.join(ROPE_TYPES)}")
-    if table.get("partial_rotary_factor", 1.0) != 1.0:
-        raise ModelError(f"{path}: partial_rotary_factor={table['partial_rotary_factor']} is not supported, only 1.0")
+    rotated = table.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
+    if rotated != 1.0:
+        raise ModelError(f"{path}: partial_rotary_factor={rotated} is not supported, only 1.0")
     if kind == "default":
         return Rope(base)
     factor = _finite(table["factor"])

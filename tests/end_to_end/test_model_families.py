@@ -37,6 +37,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3": {"architecture": "qwen3", "head_dim": 16},
     "llama": {"architecture": "llama", "tie_word_embeddings": False},
     "llama 3": {"architecture": "llama", "rope_parameters": {**LLAMA3, "rope_theta": 5e5}},
+    "mistral": {"architecture": "mistral", "tie_word_embeddings": False, "head_dim": 16},
+    "seed_oss": {"architecture": "seed_oss", "tie_word_embeddings": False},
+    "smollm3 with YaRN": {"architecture": "smollm3", "rope_parameters": {**YARN, "rope_theta": 1e4}},
     "qwen3-moe": {"architecture": "qwen3_moe", "tie_word_embeddings": False},
     "qwen3-moe with a dense layer": {"architecture": "qwen3_moe", "mlp_only_layers": [1], "norm_topk_prob": False},
 }

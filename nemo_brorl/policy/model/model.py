@@ -34,7 +34,7 @@ from nemo_brorl.policy.model.attention import PackedAttention
 from nemo_brorl.policy.model.log_probs import take_rows, token_scores, vocab_slice
 from nemo_brorl.policy.model.moe import BalancedRouter, moe_settings, prepare_experts
 from nemo_brorl.policy.model.precision import precision_settings, sum_gradients_in_buffers
-from nemo_brorl.policy.model.rotary import PackedRotary, inverse_frequencies
+from nemo_brorl.policy.model.rotary import PackedRotary
 from nemo_brorl.policy.model.router_replay import RouterReplay, add_router_replay
 from nemo_brorl.policy.rows.packed_rows import Packing
 
@@ -66,13 +66,11 @@ class PolicyModel(ScoringModel):
         self.log_prob_chunk = log_prob_chunk
         self.rotary_pos_emb = PackedRotary(
             kv_channels=self.config.kv_channels,
-            rotary_percent=1.0,
-            rotary_base=rope.base,
+            rope=rope,
             use_cpu_initialization=self.config.use_cpu_initialization,
             cp_group=self.pg_collection.cp,
             dtype=self.config.params_dtype,
         )
-        self.rotary_pos_emb.inv_freq = inverse_frequencies(rope, self.config.kv_channels)
 
     def forward(
         self,
@@ -127,8 +125,7 @@ def transformer_config(
         num_attention_heads=shape.num_heads,
         num_query_groups=shape.num_key_value_heads,
         kv_channels=shape.head_size,
-        # The factor multiplies queries and keys, so it is squared in the scale.
-        softmax_scale=shape.rope.attention_factor**2 / shape.head_size**0.5,
+        softmax_scale=shape.head_size**-0.5,
         ffn_hidden_size=shape.ffn_size,
         tensor_model_parallel_size=layout.tensor,
         pipeline_model_parallel_size=layout.pipeline,
@@ -142,6 +139,8 @@ def transformer_config(
         normalization="RMSNorm",
         layernorm_epsilon=shape.norm_epsilon,
         qk_layernorm=shape.has_qk_norm,
+        # Only `PackedAttention` reads it.
+        no_rope_freq=[int(does_not_rotate) for does_not_rotate in shape.without_rope] or None,
         gated_linear_unit=True,
         activation_func=F.silu,
         add_bias_linear=False,

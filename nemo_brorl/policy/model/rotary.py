@@ -48,15 +48,15 @@ def inverse_frequencies(rope: Rope, head_size: int) -> Tensor:
     return frequencies
 
 
-def rotation_table(num_positions: int, frequencies: Tensor, dtype: torch.dtype) -> Tensor:
+def rotation_table(num_positions: int, frequencies: Tensor, dtype: torch.dtype, factor: float = 1.0) -> Tensor:
     """Return a table [P, D] with cosines, then sines, of the rotary angle of every position and pair of dimensions.
 
-    Angles are computed in float32.
+    Angles are computed in float32. Queries and keys that rotate are multiplied by `factor`.
     """
     positions = torch.arange(num_positions, dtype=torch.float32, device=frequencies.device)
     angles = torch.outer(positions, frequencies)
     table = torch.cat([angles.cos(), angles.sin()], dim=1)
-    return table.to(dtype)
+    return (table * factor).to(dtype)
 
 
 class PackedRotary(RotaryEmbedding):
@@ -66,8 +66,10 @@ class PackedRotary(RotaryEmbedding):
     tokens of cosines take 8 MB.
     """
 
-    def __init__(self, *args: Any, dtype: torch.dtype, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, *args: Any, rope: Rope, dtype: torch.dtype, **kwargs: Any) -> None:
+        super().__init__(*args, rotary_percent=1.0, rotary_base=rope.base, **kwargs)
+        self.inv_freq = inverse_frequencies(rope, kwargs["kv_channels"])
+        self.factor = rope.attention_factor
         self.dtype = dtype
         self.table = torch.empty(0)
 
@@ -87,7 +89,7 @@ class PackedRotary(RotaryEmbedding):
         if len(self.table) < packing.num_positions:
             num_positions = 1 << (packing.num_positions - 1).bit_length()  # room for longer rows
             frequencies = self.inv_freq.to(packing.positions.device)
-            self.table = rotation_table(num_positions, frequencies, self.dtype)
+            self.table = rotation_table(num_positions, frequencies, self.dtype, self.factor)
         packing.rotation = self.table
 
 
