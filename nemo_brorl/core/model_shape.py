@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from nemo_brorl.core.errors import ModelError
-from nemo_brorl.core.families import FAMILIES, Family
+from nemo_brorl.core.families import FAMILIES, LLAMA_NORMS, Family, NormNames, why_unknown
 from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.core.model_folder import model_object
 
@@ -39,6 +39,12 @@ class Rope:
     beta_slow: float = 1.0  # yarn: dimensions with fewer rotations than this are divided by `factor`
     is_truncated: bool = True  # yarn: the bounds between the two kinds are whole dimensions
     attention_factor: float = 1.0  # yarn: factor of queries and keys that rotate
+    is_interleaved: bool = False  # True: the checkpoint's pairs are 2i and 2i + 1, not i and i + half of the head
+    rotated_share: float = 1.0  # share of a head's dimensions, its first ones, that rotate
+
+    def num_rotated(self, head_size: int) -> int:
+        """Return how many dimensions of a head rotate."""
+        return int(head_size * self.rotated_share)
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,16 @@ class MoeShape:
     ffn_size: int  # hidden size of one expert
     is_renormalised: bool  # True: the weights of the chosen experts sum to one
     is_moe_layer: tuple[bool, ...]  # flag of each layer [num_layers]; False: a dense layer
+
+
+@dataclass(frozen=True)
+class Multipliers:
+    """Constants by which a model multiplies its activations."""
+
+    embedding: float = 1.0
+    residual: float = 1.0  # of what attention and MLP add
+    attention: float | None = None  # of queries times keys; None: 1 / √(head size)
+    logits: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -71,6 +87,15 @@ class ModelShape:
     is_tied: bool = False  # True: the output layer is the embedding
     moe: MoeShape | None = None
     without_rope: tuple[bool, ...] = ()  # flag of each layer that does not rotate; empty: all layers rotate
+    norms: NormNames = LLAMA_NORMS
+    has_joint_qk_norm: bool = False  # True: one norm over the queries of all heads, and one over the keys
+    has_fused_mlp: bool = False  # True: gate and up projection are one tensor
+    multipliers: Multipliers = Multipliers()
+
+    @property
+    def num_norms(self) -> int:
+        """Number of norms of the hidden size in a layer."""
+        return sum(name != "" for name in astuple(self.norms))
 
     def padded_vocab_size(self, tensor_parallel: int) -> int:
         """Return the rows of the embedding: the vocabulary, rounded up to a multiple of the tensor-parallel size."""
@@ -97,7 +122,7 @@ def read_model_shape(folder: Path) -> ModelShape:
 def _family_of(config: Mapping[str, Any], path: Path) -> Family:
     architecture = config["model_type"]
     if architecture not in FAMILIES:
-        raise ModelError(f"{path}: model_type {architecture!r} cannot be trained; supported are {', '.join(FAMILIES)}")
+        raise ModelError(f"{path}: model_type {architecture!r} cannot be trained: {why_unknown(architecture)}")
     return FAMILIES[architecture]
 
 
@@ -136,12 +161,16 @@ def _shape_from(config: Mapping[str, Any], family: Family, path: Path) -> ModelS
         vocab_size=_size(config, path, "vocab_size"),
         max_positions=_size(config, path, "max_position_embeddings", MAX_POSITIONS),
         norm_epsilon=_finite(config["rms_norm_eps"]),
-        rope=_rope_from(config, path),
+        rope=_rope_from(config, family, path),
         has_qkv_bias=family.qkv_bias(config),
         has_qk_norm=family.has_qk_norm,
         is_tied=bool(config.get("tie_word_embeddings", False)),
         moe=_moe_from(config, path) if family.has_experts else None,
         without_rope=family.layers_without_rope(config),
+        norms=family.norms,
+        has_joint_qk_norm=family.has_joint_qk_norm,
+        has_fused_mlp=family.has_fused_mlp,
+        multipliers=_multipliers_from(config) if family.has_multipliers else Multipliers(),
     )
 
 
@@ -168,6 +197,12 @@ def _finite(value: Any) -> float:
     return number
 
 
+def _multipliers_from(config: Mapping[str, Any]) -> Multipliers:
+    names = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
+    embedding, residual, attention, logits_divisor = (_finite(config[name]) for name in names)
+    return Multipliers(embedding, residual, attention, 1.0 / logits_divisor)
+
+
 def _moe_from(config: Mapping[str, Any], path: Path) -> MoeShape | None:
     """Return the mixture-of-experts shape, or None when every layer is dense.
 
@@ -192,7 +227,7 @@ def _moe_from(config: Mapping[str, Any], path: Path) -> MoeShape | None:
     return MoeShape(num_experts, chosen, _size(config, path, "moe_intermediate_size"), is_renormalised, is_moe_layer)
 
 
-def _rope_from(config: Mapping[str, Any], path: Path) -> Rope:
+def _rope_from(config: Mapping[str, Any], family: Family, path: Path) -> Rope:
     """Return the parameters of the rotary position embedding from a model's config.
 
     Transformers 5 writes one table. Earlier versions kept the base `rope_theta` apart from the scaling, with `type` for
@@ -204,23 +239,23 @@ def _rope_from(config: Mapping[str, Any], path: Path) -> Rope:
     if kind not in ROPE_TYPES:
         raise ModelError(f"{path}: rope_type {kind!r} is not supported; supported are {', '.join(ROPE_TYPES)}")
     rotated = table.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
-    if rotated != 1.0:
+    if rotated != 1.0 and not family.has_interleaved_rope:
         raise ModelError(f"{path}: partial_rotary_factor={rotated} is not supported, only 1.0")
+    rope = Rope(base, kind, is_interleaved=family.has_interleaved_rope, rotated_share=_finite(rotated))
     if kind == "default":
-        return Rope(base)
+        return rope
     factor = _finite(table["factor"])
     if kind == "linear":
-        return Rope(base, kind, factor)
+        return replace(rope, factor=factor)
     given = config.get("original_max_position_embeddings") or table.get("original_max_position_embeddings")
     original = int(given or config["max_position_embeddings"])
     if kind == "llama3":
         low, high = _finite(table["low_freq_factor"]), _finite(table["high_freq_factor"])
-        return Rope(base, kind, factor, original, low_freq_factor=low, high_freq_factor=high)
-    return Rope(
-        base,
-        kind,
-        factor,
-        original,
+        return replace(rope, factor=factor, original_max_positions=original, low_freq_factor=low, high_freq_factor=high)
+    return replace(
+        rope,
+        factor=factor,
+        original_max_positions=original,
         beta_fast=_finite(table.get("beta_fast") or 32),
         beta_slow=_finite(table.get("beta_slow") or 1),
         is_truncated=bool(table.get("truncate", True)),
@@ -250,14 +285,15 @@ def hf_shapes(shape: ModelShape) -> Shapes:
 
     The order is that in which a weight sync sends the tensors.
     """
-    width = shape.hidden_size
-    attention, norms = _attention(shape), {"post_attention_layernorm.weight": (width,)}
-    dense = _mlp("mlp.", shape.ffn_size, width)
+    width, norms = shape.hidden_size, shape.norms
+    before = _norm(norms.before_attention, width) | _attention(shape)
+    before |= _norm(norms.after_attention, width) | _norm(norms.before_mlp, width)
+    dense = _fused_mlp(shape) if shape.has_fused_mlp else _mlp("mlp.", shape.ffn_size, width)
     sparse = _experts(shape.moe, width) if shape.moe else {}
     shapes: Shapes = {"model.embed_tokens.weight": (shape.vocab_size, width)}
     for index in range(shape.num_layers):
         is_moe = shape.moe is not None and shape.moe.is_moe_layer[index]
-        layer = attention | norms | (sparse if is_moe else dense)
+        layer = before | (sparse if is_moe else dense) | _norm(norms.after_mlp, width)
         shapes |= {f"model.layers.{index}.{name}": size for name, size in layer.items()}
     shapes["model.norm.weight"] = (width,)
     return shapes if shape.is_tied else shapes | {"lm_head.weight": (shape.vocab_size, width)}
@@ -272,13 +308,25 @@ def _attention(shape: ModelShape) -> Shapes:
     width, queries = shape.hidden_size, shape.num_heads * shape.head_size
     groups = shape.num_key_value_heads * shape.head_size
     rows = {"q": queries, "k": groups, "v": groups}
-    layer: Shapes = {"input_layernorm.weight": (width,)}
-    layer |= {f"self_attn.{part}_proj.weight": (num, width) for part, num in rows.items()}
+    layer: Shapes = {f"self_attn.{part}_proj.weight": (num, width) for part, num in rows.items()}
     if shape.has_qkv_bias:
         layer |= {f"self_attn.{part}_proj.bias": (num,) for part, num in rows.items()}
     if shape.has_qk_norm:
         layer |= {f"self_attn.{part}_norm.weight": (shape.head_size,) for part in "qk"}
+    if shape.has_joint_qk_norm:
+        layer |= {f"self_attn.{part}_norm.weight": (rows[part],) for part in "qk"}
     return layer | {"self_attn.o_proj.weight": (width, queries)}
+
+
+def _norm(name: str, width: int) -> Shapes:
+    return {f"{name}.weight": (width,)} if name else {}
+
+
+def _fused_mlp(shape: ModelShape) -> Shapes:
+    return {
+        "mlp.gate_up_proj.weight": (2 * shape.ffn_size, shape.hidden_size),
+        "mlp.down_proj.weight": (shape.hidden_size, shape.ffn_size),
+    }
 
 
 def _mlp(prefix: str, ffn_size: int, width: int) -> Shapes:

@@ -41,6 +41,13 @@ _SIZES_OF: dict[str, dict[str, Any]] = {
     "qwen3_moe": _MOE_SIZES,
     "mistral": {"sliding_window": None},
     "seed_oss": {"head_dim": 16},
+    "granite": {
+        "embedding_multiplier": 12.0,
+        "residual_multiplier": 0.22,
+        "attention_multiplier": 0.25,
+        "logits_scaling": 0.7,
+    },
+    "glm4": {"head_dim": 12},
     "smollm3": {"no_rope_layers": [1, 0, 1, 0]},
 }
 

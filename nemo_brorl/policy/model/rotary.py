@@ -20,7 +20,16 @@ from nemo_brorl.policy.rows.packed_rows import Packing
 
 
 def inverse_frequencies(rope: Rope, head_size: int) -> Tensor:
-    """Return the rotary frequencies: radians per position for every pair of dimensions, [D / 2] float32."""
+    """Return the rotary frequencies: radians per position for every pair of dimensions, [D / 2] float32.
+
+    They are 0 for dimensions that do not rotate.
+    """
+    num_rotated = rope.num_rotated(head_size)
+    frequencies = _frequencies(rope, num_rotated)
+    return torch.nn.functional.pad(frequencies, (0, (head_size - num_rotated) // 2))
+
+
+def _frequencies(rope: Rope, head_size: int) -> Tensor:
     # transformers' table has no entry for the default.
     if rope.kind == "default":
         exponents = torch.arange(0, head_size, 2, dtype=torch.float32) / head_size
@@ -55,8 +64,9 @@ def rotation_table(num_positions: int, frequencies: Tensor, dtype: torch.dtype, 
     """
     positions = torch.arange(num_positions, dtype=torch.float32, device=frequencies.device)
     angles = torch.outer(positions, frequencies)
-    table = torch.cat([angles.cos(), angles.sin()], dim=1)
-    return (table * factor).to(dtype)
+    factors = torch.where(frequencies > 0, factor, 1.0)
+    table = torch.cat([angles.cos() * factors, angles.sin() * factors], dim=1)
+    return table.to(dtype)
 
 
 class PackedRotary(RotaryEmbedding):

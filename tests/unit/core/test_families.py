@@ -13,7 +13,7 @@ import torch
 import transformers
 
 from nemo_brorl.core.errors import ModelError
-from nemo_brorl.core.families import FAMILIES
+from nemo_brorl.core.families import _MISSING, FAMILIES
 from nemo_brorl.core.model_shape import ModelShape, read_model_shape
 
 WINDOW = 8
@@ -98,3 +98,27 @@ def test_a_key_that_a_config_leaves_out_has_the_value_that_transformers_gives_it
         found = read_or_refused(config, tmp_path)
         completed = read_or_refused(transformers.AutoConfig.for_model(**config).to_dict(), tmp_path)
         assert found == completed or re.search(r"has no '\w+'", str(found)), name
+
+
+OTHERS = [(other, part, nearest) for part, others in _MISSING.items() for other, nearest in others.items()]
+
+
+@pytest.mark.parametrize(("other", "part", "nearest"), OTHERS, ids=[other for other, _, _ in OTHERS])
+def test_another_family_of_transformers_is_refused_with_what_is_missing_and_the_nearest_family(
+    other: str, part: str, nearest: str, tmp_path: Path
+) -> None:
+    config = transformers.AutoConfig.for_model(other).to_dict()
+    found = read_or_refused(config, tmp_path)
+    row = FAMILIES[nearest]
+    assert found == (
+        f"{tmp_path}/config.json: model_type '{other}' cannot be trained: missing is {part}. "
+        f"The nearest family is {nearest} ({row.models})"
+    )
+
+
+def test_a_family_that_nobody_knows_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
+    found = read_or_refused({"model_type": "bert"}, tmp_path)
+    assert str(found).endswith(
+        "model_type 'bert' cannot be trained: supported are llama, qwen2, qwen3, qwen3_moe, mistral, seed_oss, "
+        "smollm3, granite, olmo2, glm4"
+    )
