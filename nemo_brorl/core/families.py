@@ -159,7 +159,7 @@ FAMILIES: dict[str, Family] = {
 }
 
 # What the policy lacks for other families, each with the nearest one that it has.
-_MISSING: dict[str, dict[str, str]] = {
+MISSING: dict[str, dict[str, str]] = {
     "a window by layer": {
         "exaone4": "qwen3",
         "gemma2": "llama",
@@ -215,7 +215,7 @@ _MISSING: dict[str, dict[str, str]] = {
 
 def why_unknown(model_type: str) -> str:
     """Return why a model type is in no row of the table: what is missing, and which family is the nearest."""
-    for part, nearest in _MISSING.items():
+    for part, nearest in MISSING.items():
         if model_type in nearest:
             family = nearest[model_type]
             return f"missing is {part}. The nearest family is {family} ({FAMILIES[family].models})"

@@ -119,6 +119,12 @@ def read_model_shape(folder: Path) -> ModelShape:
         raise ModelError(f"{path} cannot be read: {error}") from error
 
 
+def model_family(folder: Path) -> str:
+    """Return the model type in a folder whose shape was read, and the public models of that family."""
+    name = model_object(folder / "config.json")["model_type"]
+    return f"{name} ({FAMILIES[name].models})"
+
+
 def _family_of(config: Mapping[str, Any], path: Path) -> Family:
     architecture = config["model_type"]
     if architecture not in FAMILIES:

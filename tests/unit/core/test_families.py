@@ -13,8 +13,8 @@ import torch
 import transformers
 
 from nemo_brorl.core.errors import ModelError
-from nemo_brorl.core.families import _MISSING, FAMILIES
-from nemo_brorl.core.model_shape import ModelShape, read_model_shape
+from nemo_brorl.core.families import FAMILIES, MISSING
+from nemo_brorl.core.model_shape import ModelShape, model_family, read_model_shape
 
 WINDOW = 8
 # Sizes of a model that runs in a moment. Everything else is the family's own default.
@@ -100,7 +100,7 @@ def test_a_key_that_a_config_leaves_out_has_the_value_that_transformers_gives_it
         assert found == completed or re.search(r"has no '\w+'", str(found)), name
 
 
-OTHERS = [(other, part, nearest) for part, others in _MISSING.items() for other, nearest in others.items()]
+OTHERS = [(other, part, nearest) for part, others in MISSING.items() for other, nearest in others.items()]
 
 
 @pytest.mark.parametrize(("other", "part", "nearest"), OTHERS, ids=[other for other, _, _ in OTHERS])
@@ -114,6 +114,11 @@ def test_another_family_of_transformers_is_refused_with_what_is_missing_and_the_
         f"{tmp_path}/config.json: model_type '{other}' cannot be trained: missing is {part}. "
         f"The nearest family is {nearest} ({row.models})"
     )
+
+
+def test_brorl_try_names_the_family_of_a_model(tmp_path: Path) -> None:
+    read(default_config("qwen2"), tmp_path)
+    assert model_family(tmp_path) == "qwen2 (Qwen2, Qwen2.5)"
 
 
 def test_a_family_that_nobody_knows_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
