@@ -130,6 +130,7 @@ docs: env
 	$(PYTHON) scripts/configuration_page.py
 	$(PYTHON) scripts/metrics_page.py
 	$(PYTHON) scripts/verifiers_page.py
+	$(PYTHON) scripts/families_page.py
 	$(PYTHON) scripts/measurements_page.py
 	$(PYTHON) scripts/rollout_store_page.py
 	$(PYTHON) scripts/module_map.py

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import house_figures
+from scripts import families_page, house_figures
 from scripts.prose_check import BOUNDS, figures, read_prose
 from tests.support.source_tree import ROOT, functions, name, package_files, python_files, tree
 
@@ -88,6 +88,10 @@ def test_no_path_or_registry_of_one_machine_is_written_down() -> None:
         if forbidden.search(line)
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_page_of_models_is_written_from_the_table_of_families() -> None:
+    assert families_page.PAGE.read_text(encoding="utf-8") == families_page.page(), "run `make docs`"
 
 
 def test_prose_stays_within_its_bounds() -> None:

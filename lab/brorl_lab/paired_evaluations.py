@@ -12,6 +12,7 @@ from brorl_graders.base.foreign import LARGE, RecordError, record_object
 
 from brorl_lab.paired_test import PairedTest, paired_test
 from nemo_brorl.core.errors import CheckpointError
+from nemo_brorl.core.files import why_unreadable
 from nemo_brorl.core.statistics import Float64, mean_of_means
 from nemo_brorl.evaluation.estimates import BOOTSTRAP_SEED
 from nemo_brorl.evaluation.identity import differing
@@ -55,10 +56,11 @@ def read_evaluation(path: Path) -> EvaluationScores:
             successes[name] = {uid: share_right(digits) for uid, digits in item["prompts"].items()}
         return EvaluationScores(record["model"], record["confidence"], record["benchmarks"], successes)
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read ({error}): pass the path of an evaluation.json") from error
+        reason = why_unreadable(error)
+        raise CheckpointError(f"{path} cannot be read ({reason}): pass the path of an evaluation.json") from error
     except (RecordError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
         raise CheckpointError(
-            f"{path} is no evaluation.json of this version ({error!r}): evaluate that model again"
+            f"{path} is no evaluation.json of this version ({why_unreadable(error)}): evaluate that model again"
         ) from error
 
 

@@ -16,7 +16,7 @@ from brorl_graders.base.foreign import DIGITS, LARGE, SMALL, VAST, open_record, 
 
 from nemo_brorl.cluster.object_store import fetch_all, store
 from nemo_brorl.core.errors import ConfigError, DataError
-from nemo_brorl.core.files import MALFORMED
+from nemo_brorl.core.files import MALFORMED, why_unreadable
 from nemo_brorl.rollouts.ledger import close_group
 from nemo_brorl.scoring.response_arrays import response_keys, turn_ends
 from nemo_brorl.training.store.files import StoreFiles
@@ -120,7 +120,7 @@ def num_left_out(run_folder: Path, step: int) -> int:
         with open_record(path, VAST) as file:
             numbers = read_json(pq.read_schema(file).metadata[METADATA], most_bytes=SMALL)
     except (OSError, pa.ArrowException, *MALFORMED) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
+        raise DataError(f"{path} cannot be read: {why_unreadable(error)}") from error
     return int(numbers.get("left_out", 0))
 
 

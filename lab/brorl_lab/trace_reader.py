@@ -10,6 +10,7 @@ from pathlib import Path
 from brorl_graders.base.foreign import LARGE, RecordError, open_record, read_json
 
 from nemo_brorl.core.errors import DataError
+from nemo_brorl.core.files import why_unreadable
 from nemo_brorl.core.timeline import TimelineSpan
 from nemo_brorl.training.trace_files import FOLDER, MICRO, ROLLOUTS, Event, file_name, micros, steps_in
 
@@ -40,7 +41,7 @@ def read_spans(
         there = ", ".join(map(str, timeline_steps(run_folder))) or "none"
         raise DataError(f"{run_folder} has no timeline of step {step}; there are: {there}") from error
     except (OSError, EOFError, RecordError, zlib.error, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path} is damaged: {error}") from error
+        raise DataError(f"{path} is damaged: {why_unreadable(error)}") from error
 
 
 def _spans(

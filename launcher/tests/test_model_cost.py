@@ -24,6 +24,12 @@ CARDS = {
     "qwen3-32b": (32.8, 31.2),
     "qwen3-30b-a3b": (30.5, 29.9),
     "llama-3.1-8b": (8.03, None),
+    "mistral-7b-v0.3": (7.25, None),
+    "seed-oss-36b": (36.2, None),
+    "smollm3-3b": (3.08, None),
+    "granite-3.3-8b": (8.17, None),
+    "olmo-2-1124-7b": (7.3, None),
+    "glm-4-9b-0414": (9.4, None),
 }
 
 

@@ -17,17 +17,20 @@ def layer_activations(
 ) -> float:
     """Return the bytes per token that one transformer layer keeps for its backward pass on one rank.
 
-    They are inputs and outputs of both norms (four tensors of the hidden size), queries, keys and values, queries and
-    keys once more after rotation, the attention's output and log-sum-exps, and the tensors inside the MLP.
-    Tensor-parallel ranks split all of them but the norms' tensors, which only sequence parallelism splits. Counted as
-    by Korthikanti et al. (arXiv 2205.05198, section 4.1).
+    They are the inputs of norms and sublayers (in most families four tensors of the hidden size), queries, keys and
+    values, queries and keys once more after rotation, the attention's output and log-sum-exps, and the tensors inside
+    the MLP. A norm over all heads keeps queries and keys twice in fp32. Tensor-parallel ranks split all of them but the
+    tensors of the hidden size, which only sequence parallelism splits. Counted as by Korthikanti et al. (arXiv
+    2205.05198, section 4.1).
     """
     width, queries = shape.hidden_size, shape.num_heads * shape.head_size
     groups = shape.num_key_value_heads * shape.head_size
-    whole = 4.0 * width * number_bytes
+    whole = (2.0 + shape.num_norms) * width * number_bytes
     # Rotated queries and keys are kept in addition to the unrotated ones.
     split = (3.0 * queries + 3.0 * groups) * number_bytes
     split += 4.0 * shape.num_heads  # the log-sum-exps
+    if shape.has_joint_qk_norm:
+        split += 8.0 * (queries + groups)
     if layout.sequence_parallel:
         whole /= layout.tensor
     return whole + split / layout.tensor + mlp_activations(shape, number_bytes, layout, is_moe)

@@ -133,14 +133,16 @@ def cpu_memory(config: BroRLConfig, shape: ModelShape, tokens: float) -> CpuMemo
 def kept_numbers(shape: ModelShape) -> float:
     """Return how many numbers per token a transformer layer keeps for the backward pass.
 
-    They are inputs and outputs of two norms, the projections and their rotated copies, the attention's output, gate, up
-    and their product.
+    They are the inputs of norms and sublayers, the projections and their rotated copies, the attention's output, gate,
+    up and their product.
     """
     queries, groups = shape.num_heads * shape.head_size, shape.num_key_value_heads * shape.head_size
     inside = 3 * shape.ffn_size
     if shape.moe is not None:
         inside = shape.moe.experts_per_token * (3 * shape.moe.ffn_size + 2 * shape.hidden_size)
-    return 4.0 * shape.hidden_size + 3 * queries + 3 * groups + inside
+    if shape.has_joint_qk_norm:
+        inside += 2 * (queries + groups)
+    return (2.0 + shape.num_norms) * shape.hidden_size + 3 * queries + 3 * groups + inside
 
 
 def _rank_gib(

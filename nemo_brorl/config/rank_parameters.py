@@ -42,9 +42,11 @@ def rank_parameters(shape: ModelShape, layout: ParallelLayout, stage: int) -> Pa
     bias = 0
     if shape.has_qkv_bias:
         bias = (shape.num_heads + 2 * shape.num_key_value_heads) * shape.head_size
-    norms = 2 * width
+    norms = shape.num_norms * width
     if shape.has_qk_norm:
         norms += 2 * shape.head_size
+    if shape.has_joint_qk_norm:
+        norms += (shape.num_heads + shape.num_key_value_heads) * shape.head_size // tensor
     attention = attention_size(shape) // tensor
     dense = experts = linear = 0
     for layer in layers:

@@ -36,6 +36,13 @@ MALFORMED = (
 )
 
 
+def why_unreadable(error: Exception) -> str:
+    """Return why a file cannot be read, without its name, for a message that has the name already."""
+    if isinstance(error, RecordError):
+        return error.reason
+    return getattr(error, "strerror", None) or str(error)
+
+
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path next to `path`, which replaces `path` when the context ends without an error.

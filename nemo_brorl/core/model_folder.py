@@ -9,6 +9,7 @@ from typing import Any
 from brorl_graders.base.foreign import VAST, RecordError, open_record, record_object
 
 from nemo_brorl.core.errors import ModelError
+from nemo_brorl.core.files import why_unreadable
 
 MAX_JSON = 1 << 29  # largest JSON file, in bytes; a tokenizer may have tens of MiB
 
@@ -54,5 +55,4 @@ def check_weights(path: Path) -> None:
 
 def as_model_error(path: Path, error: Exception) -> ModelError:
     """Return a ModelError for a file of a model folder that cannot be read."""
-    text = str(error)
-    return ModelError(text if text.startswith(str(path)) else f"{path} cannot be read: {text}")
+    return ModelError(f"{path} cannot be read: {why_unreadable(error)}")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from nemo_brorl.core.errors import ModelError
+from nemo_brorl.core.families import FAMILIES, LLAMA_NORMS, Family, NormNames, why_unknown
 from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.core.model_folder import model_object
 
-ARCHITECTURES = ("qwen2", "qwen3", "qwen3_moe", "llama")  # values of `model_type` that the policy can train
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 QUANTISED = ("quantization_config", "compression_config", "quantization")  # entries of quantised checkpoints
 MAX_LAYERS = 1000
@@ -38,7 +38,13 @@ class Rope:
     beta_fast: float = 32.0  # yarn: dimensions with more rotations than this in pre-training are kept
     beta_slow: float = 1.0  # yarn: dimensions with fewer rotations than this are divided by `factor`
     is_truncated: bool = True  # yarn: the bounds between the two kinds are whole dimensions
-    attention_factor: float = 1.0  # yarn: factor of queries and keys
+    attention_factor: float = 1.0  # yarn: factor of queries and keys that rotate
+    is_interleaved: bool = False  # True: the checkpoint's pairs are 2i and 2i + 1, not i and i + half of the head
+    rotated_share: float = 1.0  # share of a head's dimensions, its first ones, that rotate
+
+    def num_rotated(self, head_size: int) -> int:
+        """Return how many dimensions of a head rotate."""
+        return int(head_size * self.rotated_share)
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,16 @@ class MoeShape:
     ffn_size: int  # hidden size of one expert
     is_renormalised: bool  # True: the weights of the chosen experts sum to one
     is_moe_layer: tuple[bool, ...]  # flag of each layer [num_layers]; False: a dense layer
+
+
+@dataclass(frozen=True)
+class Multipliers:
+    """Constants by which a model multiplies its activations."""
+
+    embedding: float = 1.0
+    residual: float = 1.0  # of what attention and MLP add
+    attention: float | None = None  # of queries times keys; None: 1 / √(head size)
+    logits: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -70,6 +86,16 @@ class ModelShape:
     has_qk_norm: bool = False
     is_tied: bool = False  # True: the output layer is the embedding
     moe: MoeShape | None = None
+    without_rope: tuple[bool, ...] = ()  # flag of each layer that does not rotate; empty: all layers rotate
+    norms: NormNames = LLAMA_NORMS
+    has_joint_qk_norm: bool = False  # True: one norm over the queries of all heads, and one over the keys
+    has_fused_mlp: bool = False  # True: gate and up projection are one tensor
+    multipliers: Multipliers = Multipliers()
+
+    @property
+    def num_norms(self) -> int:
+        """Number of norms of the hidden size in a layer."""
+        return sum(name != "" for name in astuple(self.norms))
 
     def padded_vocab_size(self, tensor_parallel: int) -> int:
         """Return the rows of the embedding: the vocabulary, rounded up to a multiple of the tensor-parallel size."""
@@ -83,20 +109,30 @@ def read_model_shape(folder: Path) -> ModelShape:
         raise ModelError(f"{folder} has no config.json: policy.model must be a Hugging Face model folder")
     config = model_object(path)
     try:
-        _refuse_unsupported(config, path)
-        return _shape_from(config, path)
+        family = _family_of(config, path)
+        config = family.complete(config)
+        _refuse_unsupported(config, family, path)
+        return _shape_from(config, family, path)
     except KeyError as error:
         raise ModelError(f"{path} has no {error}: policy.model must be a decoder such as Qwen2 or Llama") from error
     except MALFORMED as error:
         raise ModelError(f"{path} cannot be read: {error}") from error
 
 
-def _refuse_unsupported(config: Mapping[str, Any], path: Path) -> None:
+def model_family(folder: Path) -> str:
+    """Return the model type in a folder whose shape was read, and the public models of that family."""
+    name = model_object(folder / "config.json")["model_type"]
+    return f"{name} ({FAMILIES[name].models})"
+
+
+def _family_of(config: Mapping[str, Any], path: Path) -> Family:
     architecture = config["model_type"]
-    if architecture not in ARCHITECTURES:
-        raise ModelError(
-            f"{path}: model_type {architecture!r} cannot be trained; supported are {', '.join(ARCHITECTURES)}"
-        )
+    if architecture not in FAMILIES:
+        raise ModelError(f"{path}: model_type {architecture!r} cannot be trained: {why_unknown(architecture)}")
+    return FAMILIES[architecture]
+
+
+def _refuse_unsupported(config: Mapping[str, Any], family: Family, path: Path) -> None:
     for name in QUANTISED:
         if config.get(name):
             details = config[name] if isinstance(config[name], dict) else {}
@@ -105,34 +141,22 @@ def _refuse_unsupported(config: Mapping[str, Any], path: Path) -> None:
                 f"{path}: policy.model is quantised ({method}, {name}): training needs bf16 or fp32. Set "
                 "policy.model to the model that it was made from, or save it dequantised, without this entry"
             )
-    for name, wanted in (("mlp_bias", False), ("hidden_act", "silu"), ("partial_rotary_factor", 1.0)):
-        if config.get(name, wanted) != wanted:
-            raise ModelError(f"{path}: {name}={config[name]!r} is not supported, only {wanted!r}")
-    if architecture != "qwen2" and config.get("attention_bias", False):
-        raise ModelError(f"{path}: attention_bias=true is not supported for {architecture}")
-    if _has_sliding_window(config):
+    unsupported = family.unsupported(config)
+    if unsupported is not None:
+        name, wanted = unsupported
+        raise ModelError(
+            f"{path}: {name}={config[name]!r} is not supported for {config['model_type']}, only {wanted!r}"
+        )
+    if family.has_window(config):
         raise ModelError(
             f"{path}: some layers see only the last sliding_window={config.get('sliding_window')} tokens "
-            "(use_sliding_window, layer_types), and the policy's attention over shared prompts sees all: use a model "
-            "with use_sliding_window=false"
+            "(layer_types may say which), and the policy's attention over shared prompts sees all: use a model "
+            f"with {f'{family.window_switch}=false' if family.window_switch else 'sliding_window=null'}"
         )
 
 
-def _has_sliding_window(config: Mapping[str, Any]) -> bool:
-    """Return whether sliding-window attention is active; Qwen2 lists a window and which layers use it."""
-    if "sliding_attention" in (config.get("layer_types") or ()):
-        return True
-    if not config.get("use_sliding_window", False) or config.get("sliding_window") is None:
-        return False
-    first = (
-        config.get("max_window_layers", 0) if config["model_type"] != "qwen3_moe" else 0
-    )  # qwen3_moe: all layers or none
-    return bool(first < config["num_hidden_layers"])
-
-
-def _shape_from(config: Mapping[str, Any], path: Path) -> ModelShape:
-    architecture, num_heads = config["model_type"], _size(config, path, "num_attention_heads")
-    hidden_size = _size(config, path, "hidden_size")
+def _shape_from(config: Mapping[str, Any], family: Family, path: Path) -> ModelShape:
+    num_heads, hidden_size = _size(config, path, "num_attention_heads"), _size(config, path, "hidden_size")
     return ModelShape(
         num_layers=_size(config, path, "num_hidden_layers", MAX_LAYERS),
         hidden_size=hidden_size,
@@ -143,11 +167,16 @@ def _shape_from(config: Mapping[str, Any], path: Path) -> ModelShape:
         vocab_size=_size(config, path, "vocab_size"),
         max_positions=_size(config, path, "max_position_embeddings", MAX_POSITIONS),
         norm_epsilon=_finite(config["rms_norm_eps"]),
-        rope=_rope_from(config, path),
-        has_qkv_bias=architecture == "qwen2",
-        has_qk_norm=architecture in ("qwen3", "qwen3_moe"),
+        rope=_rope_from(config, family, path),
+        has_qkv_bias=family.qkv_bias(config),
+        has_qk_norm=family.has_qk_norm,
         is_tied=bool(config.get("tie_word_embeddings", False)),
-        moe=_moe_from(config, path) if architecture == "qwen3_moe" else None,
+        moe=_moe_from(config, path) if family.has_experts else None,
+        without_rope=family.layers_without_rope(config),
+        norms=family.norms,
+        has_joint_qk_norm=family.has_joint_qk_norm,
+        has_fused_mlp=family.has_fused_mlp,
+        multipliers=_multipliers_from(config) if family.has_multipliers else Multipliers(),
     )
 
 
@@ -174,6 +203,12 @@ def _finite(value: Any) -> float:
     return number
 
 
+def _multipliers_from(config: Mapping[str, Any]) -> Multipliers:
+    names = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
+    embedding, residual, attention, logits_divisor = (_finite(config[name]) for name in names)
+    return Multipliers(embedding, residual, attention, 1.0 / logits_divisor)
+
+
 def _moe_from(config: Mapping[str, Any], path: Path) -> MoeShape | None:
     """Return the mixture-of-experts shape, or None when every layer is dense.
 
@@ -198,7 +233,7 @@ def _moe_from(config: Mapping[str, Any], path: Path) -> MoeShape | None:
     return MoeShape(num_experts, chosen, _size(config, path, "moe_intermediate_size"), is_renormalised, is_moe_layer)
 
 
-def _rope_from(config: Mapping[str, Any], path: Path) -> Rope:
+def _rope_from(config: Mapping[str, Any], family: Family, path: Path) -> Rope:
     """Return the parameters of the rotary position embedding from a model's config.
 
     Transformers 5 writes one table. Earlier versions kept the base `rope_theta` apart from the scaling, with `type` for
@@ -209,23 +244,24 @@ def _rope_from(config: Mapping[str, Any], path: Path) -> Rope:
     base = _finite(table.get("rope_theta", config.get("rope_theta", 10000.0)))
     if kind not in ROPE_TYPES:
         raise ModelError(f"{path}: rope_type {kind!r} is not supported; supported are {', '.join(ROPE_TYPES)}")
-    if table.get("partial_rotary_factor", 1.0) != 1.0:
-        raise ModelError(f"{path}: partial_rotary_factor={table['partial_rotary_factor']} is not supported, only 1.0")
+    rotated = table.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
+    if rotated != 1.0 and not family.has_interleaved_rope:
+        raise ModelError(f"{path}: partial_rotary_factor={rotated} is not supported, only 1.0")
+    rope = Rope(base, kind, is_interleaved=family.has_interleaved_rope, rotated_share=_finite(rotated))
     if kind == "default":
-        return Rope(base)
+        return rope
     factor = _finite(table["factor"])
     if kind == "linear":
-        return Rope(base, kind, factor)
+        return replace(rope, factor=factor)
     given = config.get("original_max_position_embeddings") or table.get("original_max_position_embeddings")
     original = int(given or config["max_position_embeddings"])
     if kind == "llama3":
         low, high = _finite(table["low_freq_factor"]), _finite(table["high_freq_factor"])
-        return Rope(base, kind, factor, original, low_freq_factor=low, high_freq_factor=high)
-    return Rope(
-        base,
-        kind,
-        factor,
-        original,
+        return replace(rope, factor=factor, original_max_positions=original, low_freq_factor=low, high_freq_factor=high)
+    return replace(
+        rope,
+        factor=factor,
+        original_max_positions=original,
         beta_fast=_finite(table.get("beta_fast") or 32),
         beta_slow=_finite(table.get("beta_slow") or 1),
         is_truncated=bool(table.get("truncate", True)),
@@ -255,14 +291,15 @@ def hf_shapes(shape: ModelShape) -> Shapes:
 
     The order is that in which a weight sync sends the tensors.
     """
-    width = shape.hidden_size
-    attention, norms = _attention(shape), {"post_attention_layernorm.weight": (width,)}
-    dense = _mlp("mlp.", shape.ffn_size, width)
+    width, norms = shape.hidden_size, shape.norms
+    before = _norm(norms.before_attention, width) | _attention(shape)
+    before |= _norm(norms.after_attention, width) | _norm(norms.before_mlp, width)
+    dense = _fused_mlp(shape) if shape.has_fused_mlp else _mlp("mlp.", shape.ffn_size, width)
     sparse = _experts(shape.moe, width) if shape.moe else {}
     shapes: Shapes = {"model.embed_tokens.weight": (shape.vocab_size, width)}
     for index in range(shape.num_layers):
         is_moe = shape.moe is not None and shape.moe.is_moe_layer[index]
-        layer = attention | norms | (sparse if is_moe else dense)
+        layer = before | (sparse if is_moe else dense) | _norm(norms.after_mlp, width)
         shapes |= {f"model.layers.{index}.{name}": size for name, size in layer.items()}
     shapes["model.norm.weight"] = (width,)
     return shapes if shape.is_tied else shapes | {"lm_head.weight": (shape.vocab_size, width)}
@@ -277,13 +314,25 @@ def _attention(shape: ModelShape) -> Shapes:
     width, queries = shape.hidden_size, shape.num_heads * shape.head_size
     groups = shape.num_key_value_heads * shape.head_size
     rows = {"q": queries, "k": groups, "v": groups}
-    layer: Shapes = {"input_layernorm.weight": (width,)}
-    layer |= {f"self_attn.{part}_proj.weight": (num, width) for part, num in rows.items()}
+    layer: Shapes = {f"self_attn.{part}_proj.weight": (num, width) for part, num in rows.items()}
     if shape.has_qkv_bias:
         layer |= {f"self_attn.{part}_proj.bias": (num,) for part, num in rows.items()}
     if shape.has_qk_norm:
         layer |= {f"self_attn.{part}_norm.weight": (shape.head_size,) for part in "qk"}
+    if shape.has_joint_qk_norm:
+        layer |= {f"self_attn.{part}_norm.weight": (rows[part],) for part in "qk"}
     return layer | {"self_attn.o_proj.weight": (width, queries)}
+
+
+def _norm(name: str, width: int) -> Shapes:
+    return {f"{name}.weight": (width,)} if name else {}
+
+
+def _fused_mlp(shape: ModelShape) -> Shapes:
+    return {
+        "mlp.gate_up_proj.weight": (2 * shape.ffn_size, shape.hidden_size),
+        "mlp.down_proj.weight": (shape.hidden_size, shape.ffn_size),
+    }
 
 
 def _mlp(prefix: str, ffn_size: int, width: int) -> Shapes:

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from brorl_graders.base.foreign import VAST, RecordError, open_record, read_json
+from brorl_graders.base.foreign import VAST, RecordError, open_record, read_json, record_object
 
 from nemo_brorl.core.errors import ModelError
-from nemo_brorl.core.model_folder import model_object
+from nemo_brorl.core.files import why_unreadable
+from nemo_brorl.core.model_folder import MAX_JSON
 from nemo_brorl.core.model_shape import ModelShape, hf_shapes, read_model_shape
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
@@ -70,10 +71,10 @@ def weight_faults(folder: Path, shape: ModelShape) -> Iterator[str]:
     shards = sorted(folder.glob("*.safetensors"))
     if index.is_file():
         try:
-            weight_map = model_object(index)["weight_map"]
+            weight_map = record_object(index, MAX_JSON)["weight_map"]
             named = set(weight_map.values())
-        except (ModelError, KeyError, AttributeError, TypeError) as error:
-            yield f"{index.name} cannot be read ({error})"
+        except (OSError, RecordError, KeyError, AttributeError, TypeError) as error:
+            yield f"{index.name} cannot be read ({why_unreadable(error)})"
             return
         there = {path.name for path in shards}
         for name in sorted(named - there):
@@ -139,7 +140,7 @@ def read_shard(path: Path) -> dict[str, StoredTensor]:
                 header = read_json(file.read(length), most_bytes=MAX_HEADER)
             size = os.fstat(file.fileno()).st_size
     except (OSError, ValueError, RecordError) as error:
-        raise ShardError(f"cannot be read ({error})") from error
+        raise ShardError(f"cannot be read ({why_unreadable(error)})") from error
     if not isinstance(header, dict):
         raise ShardError("is no safetensors file")
     header.pop("__metadata__", None)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nemo_brorl.core.errors import DataError
+from nemo_brorl.core.files import why_unreadable
 from nemo_brorl.prompts.questions import Row
 
 if TYPE_CHECKING:
@@ -140,4 +141,4 @@ def _damage_named(path: Path) -> Iterator[None]:
     try:
         yield
     except (pyarrow.ArrowException, OSError, SystemError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
+        raise DataError(f"{path} cannot be read: {why_unreadable(error)}") from error

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from nemo_brorl.core.errors import DataError
+from nemo_brorl.core.files import why_unreadable
 from nemo_brorl.prompts import jsonl_table
 from nemo_brorl.prompts.arrow_tables import ArrowTable, CsvTable, ParquetTable
 from nemo_brorl.prompts.jsonl_table import JsonlTable
@@ -115,7 +116,7 @@ def _refuse_other_kinds(path: Path) -> None:
         with path.open("rb") as file:
             start = file.readline(MAX_START)
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
+        raise DataError(f"{path} cannot be read: {why_unreadable(error)}") from error
     for mark, program in COMPRESSED.items():
         if start.startswith(mark):
             raise DataError(f"{path} is compressed: run `{program} {path}`, and set the path of what it writes")

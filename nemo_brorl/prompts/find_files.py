@@ -14,6 +14,7 @@ from typing import Any
 from brorl_graders.base.foreign import LARGE, record_object
 
 from nemo_brorl.core.errors import DataError
+from nemo_brorl.core.files import why_unreadable
 
 DEFAULT_SPLIT = "train"
 SPLIT_WORDS = ("train", "training", "test", "testing", "validation", "valid", "dev", "val", "eval")
@@ -129,4 +130,4 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         return record_object(path, LARGE)
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
+        raise DataError(f"{path} cannot be read: {why_unreadable(error)}") from error

@@ -12,6 +12,7 @@ import numpy as np
 from brorl_graders.base.foreign import DIGITS, read_json
 
 from nemo_brorl.core.errors import DataError
+from nemo_brorl.core.files import why_unreadable
 from nemo_brorl.prompts.questions import BadRow, Row
 
 # Matches the start of an array of objects, after an optional byte order mark.
@@ -74,7 +75,7 @@ def _mapped(path: Path) -> mmap.mmap | bytes:
                 return b""
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
+        raise DataError(f"{path} cannot be read: {why_unreadable(error)}") from error
 
 
 def _spans(data: mmap.mmap | bytes, path: Path) -> Iterator[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Map Megatron parameters to the Hugging Face tensors that they are made of, for Qwen2, Qwen3, Qwen3-MoE and Llama.
+"""Map Megatron parameters to the Hugging Face tensors that they are made of.
 
 One `Slot` is one Megatron parameter. Expert weights are one parameter per expert, on CPU
 (`local_experts.3.linear_fc1.weight`) and in Transformer Engine's grouped product (`linear_fc1.weight3`), where 3 counts
@@ -31,25 +31,33 @@ class Slot:
     """One Megatron parameter: the Hugging Face tensors that it is made of, and how ranks split it (`kind`)."""
 
     names: tuple[str, ...]
-    kind: str  # copy, rows_of_input, gate_up, vocab, qkv
+    kind: str  # copy, rows, rows_of_input, gate_up, fused_gate_up, vocab, qkv
     is_expert: bool = False
 
 
-# Slots by Megatron's name within a layer. The names of the two fused norms are Transformer Engine's.
+# Norms by Megatron's name within a layer. The names of the two fused norms are Transformer Engine's.
+_NORMS = {
+    "input_layernorm.weight": "before_attention",
+    "self_attention.linear_qkv.layer_norm_weight": "before_attention",
+    "self_attn_bda.norm.weight": "after_attention",
+    "pre_mlp_layernorm.weight": "before_mlp",
+    "mlp.linear_fc1.layer_norm_weight": "before_mlp",
+    "mlp_bda.norm.weight": "after_mlp",
+}
+# Other slots by Megatron's name within a layer.
 _LAYER_SLOTS = {
-    "input_layernorm.weight": Slot(("input_layernorm.weight",), "copy"),
-    "self_attention.linear_qkv.layer_norm_weight": Slot(("input_layernorm.weight",), "copy"),
     "self_attention.linear_qkv.weight": Slot(_QKV_WEIGHTS, "qkv"),
     "self_attention.linear_qkv.bias": Slot(_QKV_BIASES, "qkv"),
     "self_attention.q_layernorm.weight": Slot(("self_attn.q_norm.weight",), "copy"),
     "self_attention.k_layernorm.weight": Slot(("self_attn.k_norm.weight",), "copy"),
+    "self_attention.q_layernorm.joint_weight": Slot(("self_attn.q_norm.weight",), "rows"),
+    "self_attention.k_layernorm.joint_weight": Slot(("self_attn.k_norm.weight",), "rows"),
     "self_attention.linear_proj.weight": Slot(("self_attn.o_proj.weight",), "rows_of_input"),
-    "pre_mlp_layernorm.weight": Slot(("post_attention_layernorm.weight",), "copy"),
-    "mlp.linear_fc1.layer_norm_weight": Slot(("post_attention_layernorm.weight",), "copy"),
     "mlp.linear_fc1.weight": Slot(("mlp.gate_proj.weight", "mlp.up_proj.weight"), "gate_up"),
     "mlp.linear_fc2.weight": Slot(("mlp.down_proj.weight",), "rows_of_input"),
     "mlp.router.weight": Slot(("mlp.gate.weight",), "copy"),
 }
+_FUSED_MLP = Slot(("mlp.gate_up_proj.weight",), "fused_gate_up")
 _EXPERT_SLOTS = {
     "fc1": Slot(("gate_proj", "up_proj"), "gate_up"),
     "fc2": Slot(("down_proj",), "rows_of_input"),
@@ -97,13 +105,20 @@ def layer_slot(
     suffix: str,
     layer: int,
     first_expert: int,
+    shape: ModelShape,
 ) -> Slot:
     """Return which Hugging Face tensors make up a parameter of a transformer layer, and how ranks split it.
 
     `suffix` is Megatron's name after `decoder.layers.<i>.`. `layer` counts from 0 over all pipeline stages.
     `first_expert` is the first expert that this rank holds. Raises KeyError for an unknown name.
     """
-    slot = _expert_slot(suffix, first_expert) or _LAYER_SLOTS[suffix]
+    slot = _expert_slot(suffix, first_expert)
+    if suffix in _NORMS:
+        slot = Slot((f"{getattr(shape.norms, _NORMS[suffix])}.weight",), "copy")
+    elif suffix == "mlp.linear_fc1.weight" and shape.has_fused_mlp:
+        slot = _FUSED_MLP
+    elif slot is None:
+        slot = _LAYER_SLOTS[suffix]
     names = tuple(f"model.layers.{layer}.{name}" for name in slot.names)
     return replace(slot, names=names)
 
@@ -135,7 +150,7 @@ def local_slots(
     slots = []
     for model in models:
         for name, param in model.named_parameters():
-            slots.append((_slot_of(model, name, first_expert), param))
+            slots.append((_slot_of(model, name, first_expert, shape), param))
     return slots
 
 
@@ -143,6 +158,7 @@ def _slot_of(
     model: NamedTensors,
     name: str,
     first_expert: int,
+    shape: ModelShape,
 ) -> Slot:
     if not name.startswith("decoder.layers."):
         # The last pipeline stage has a copy of a tied embedding under this name.
@@ -152,4 +168,4 @@ def _slot_of(
     _, _, index, suffix = name.split(".", 3)
     # The index in the name counts from 0 in this pipeline stage, `layer_number` from 1 over all stages.
     layer = model.decoder.layers[int(index)]
-    return layer_slot(suffix, layer.layer_number - 1, first_expert)
+    return layer_slot(suffix, layer.layer_number - 1, first_expert, shape)

@@ -14,7 +14,7 @@ from nemo_brorl.core.model_folder import check_weights, model_object
 from nemo_brorl.core.model_shape import ModelShape, hf_shapes
 from nemo_brorl.weights.names import NamedTensors, local_slots
 from nemo_brorl.weights.parameters import fill
-from nemo_brorl.weights.shares import RankGroups, pack, share_of
+from nemo_brorl.weights.shares import RankGroups, pack, slices_of
 
 # Buffers in old checkpoints that are not weights.
 _NO_WEIGHTS = ("rotary_emb.inv_freq",)
@@ -46,8 +46,8 @@ def load_hf(
             size = tuple(whole.get_shape())
             if size != expected[name]:
                 raise ModelError(f"{files[name]}: {name} has shape {size}, but config.json says {expected[name]}")
-            own_slices = share_of(slot.kind, size, group.size(), group.rank())
-            shares.append(whole[own_slices])
+            own_slices = slices_of(slot.kind, size, group.size(), group.rank())
+            shares.append(torch.cat([whole[rows] for rows in own_slices]))
         # The share is packed on the host, because the parameter may be on a GPU or quantised.
         local = torch.empty(param.shape, dtype=param.dtype)
         pack(slot.kind, shares, local, shape)

@@ -4,7 +4,7 @@ Every rank holds an equal share of each of a slot's Hugging Face tensors, so a s
 Layouts that differ from a simple slice:
 
     linear_qkv   per query group its query heads, then its key head, then its value head; ranks split the groups
-    linear_fc1   per rank the gate rows, then the up rows
+    linear_fc1   per rank the gate rows, then the up rows, also where the file has both in one tensor
     embedding, output layer   padded with zero rows to a multiple of the ranks
 
 Under expert parallelism a rank holds whole experts. Otherwise tensor-parallel ranks split an expert like a dense MLP.
@@ -59,6 +59,20 @@ def share_of(
     return tuple(share)
 
 
+def slices_of(
+    kind: str,
+    size: Sequence[int],
+    ranks: int,
+    rank: int,
+) -> list[tuple[slice, ...]]:
+    """Return the slices of a Hugging Face tensor whose rows, one after the other, are the share of a rank."""
+    if kind != "fused_gate_up":
+        return [share_of(kind, size, ranks, rank)]
+    half = size[0] // 2
+    rows, *others = share_of("gate_up", (half, *size[1:]), ranks, rank)
+    return [(slice(first + rows.start, first + rows.stop), *others) for first in (0, half)]
+
+
 def _split_dim(kind: str) -> int:
     """Return the dimension of a Hugging Face tensor along which ranks split it."""
     return 1 if kind == "rows_of_input" else 0
@@ -96,8 +110,23 @@ def pack(
         local[len(share) :] = 0
         return
     local_views = views(kind, local, shape)
-    for view, share in zip(local_views, shares, strict=True):
-        view.copy_(share.reshape(view.shape))
+    parts = [share.reshape(view.shape) for view, share in zip(local_views, shares, strict=True)]
+    if kind == "qkv" and shape.rope.is_interleaved:
+        order = torch.tensor(_head_order(shape))
+        parts[:2] = [part.index_select(2, order) for part in parts[:2]]
+    for view, part in zip(local_views, parts, strict=True):
+        view.copy_(part)
+
+
+def _head_order(shape: ModelShape) -> list[int]:
+    """Return which dimension of a query or key head in the file is which of the policy's, where pairs are interleaved.
+
+    The policy rotates dimension i with i + half of the head. Dimensions that do not rotate come last in both halves.
+    """
+    num_rotated = shape.rope.num_rotated(shape.head_size)
+    middle = (num_rotated + shape.head_size) // 2
+    first = [*range(0, num_rotated, 2), *range(num_rotated, middle)]
+    return [*first, *range(1, num_rotated, 2), *range(middle, shape.head_size)]
 
 
 def unpack(
@@ -111,7 +140,12 @@ def unpack(
     if kind == "vocab":
         padded = torch.cat(list(locals_))
         return [padded[: shape.vocab_size]]
+    if kind == "fused_gate_up":
+        return [torch.cat(unpack("gate_up", locals_, shape))]
     views_by_rank = [views(kind, local, shape) for local in locals_]
+    if kind == "qkv" and shape.rope.is_interleaved:
+        place = torch.tensor(_head_order(shape), device=locals_[0].device).argsort()
+        views_by_rank = [[*(part.index_select(2, place) for part in parts[:2]), parts[2]] for parts in views_by_rank]
     wholes = []
     for shares in zip(*views_by_rank, strict=True):
         # The rows of the file are query groups × heads × head size.

@@ -96,7 +96,7 @@ def prepare_megatron(watch: LiveStorages) -> None:
     token_dispatcher.MoEAlltoAllTokenDispatcher.preprocess = _spread_evenly
     reference._check_is_plain = lambda param: None
     layer_specs = model.layer_specs
-    model.layer_specs = lambda config, on_gpu, stage: _grouped(layer_specs(config, False, stage))
+    model.layer_specs = lambda config, shape, on_gpu, stage: _grouped(layer_specs(config, shape, False, stage))
     for name in ("forward", "backward"):
         setattr(_RMSNorm, name, staticmethod(watch.one_kernel(getattr(_RMSNorm, name))))
         scores = log_probs._TokenScores

@@ -34,20 +34,30 @@ _MOE_SIZES = {
     "norm_topk_prob": True,
     "head_dim": 8,
 }
-_ARCHITECTURES = {
-    "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
-    "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
-    "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
-    "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
+# Some families' own special tokens lie outside the vocabulary of these models.
+_NO_TOKENS = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
+# What a family has beside these sizes.
+_SIZES_OF: dict[str, dict[str, Any]] = {
+    "qwen3_moe": _MOE_SIZES,
+    "mistral": {"sliding_window": None},
+    "seed_oss": {"head_dim": 16},
+    "granite": {
+        "embedding_multiplier": 12.0,
+        "residual_multiplier": 0.22,
+        "attention_multiplier": 0.25,
+        "logits_scaling": 0.7,
+    },
+    "glm4": {"head_dim": 12},
+    "smollm3": {"no_rope_layers": [1, 0, 1, 0]},
 }
 
 
 def make_model(folder: Path, architecture: str = "qwen2", seed: int = 0, **sizes: Any) -> Path:
     """A folder with a random model whose every tensor matters (norms and biases included)."""
-    config_class, model_class = _ARCHITECTURES[architecture]
     torch.manual_seed(seed)
-    defaults = _SIZES | _MOE_SIZES if architecture == "qwen3_moe" else _SIZES
-    model = model_class(config_class(**(defaults | sizes)))
+    settings = _SIZES | _NO_TOKENS | _SIZES_OF.get(architecture, {}) | sizes
+    config = transformers.AutoConfig.for_model(architecture, **settings)
+    model = transformers.AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for name, param in model.named_parameters():
             noise = torch.randn_like(param)

@@ -21,6 +21,7 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.config.trackers import with_loggers_beside
 from nemo_brorl.core.console import Console, write_out
 from nemo_brorl.core.errors import DataError
+from nemo_brorl.core.files import why_unreadable
 from nemo_brorl.core.run_folders import run_folder
 from nemo_brorl.training.records import read_metrics
 
@@ -132,7 +133,7 @@ def read_rows(folder: Path) -> Rows:
     try:
         rows = read_metrics(path)
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read ({error}): the run has not finished a step") from error
+        raise DataError(f"{path} cannot be read ({why_unreadable(error)}): the run has not finished a step") from error
     return [row for row in rows if isinstance(row, dict) and isinstance(row.get("step"), int)]
 
 

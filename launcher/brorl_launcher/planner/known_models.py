@@ -11,8 +11,9 @@ from pathlib import Path
 
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ModelError
+from nemo_brorl.core.families import FAMILIES
 from nemo_brorl.core.model_folder import local_model
-from nemo_brorl.core.model_shape import ModelShape, MoeShape, Rope, read_model_shape
+from nemo_brorl.core.model_shape import ModelShape, MoeShape, Multipliers, Rope, read_model_shape
 from nemo_brorl.core.weight_files import check_model_files, has_weights
 
 _QWEN2 = ModelShape(
@@ -69,6 +70,86 @@ _QWEN_14B = replace(
 
 _QWEN_32B = replace(_QWEN_14B, num_layers=64, ffn_size=27648)
 
+# One size of each further family.
+_OTHERS = {
+    "mistral-7b-v0.3": replace(
+        _LLAMA,
+        num_layers=32,
+        hidden_size=4096,
+        num_heads=32,
+        num_key_value_heads=8,
+        ffn_size=14336,
+        vocab_size=32768,
+        max_positions=32768,
+        rope=Rope(1e6),
+    ),
+    "seed-oss-36b": replace(
+        _LLAMA,
+        num_layers=64,
+        hidden_size=5120,
+        num_heads=80,
+        num_key_value_heads=8,
+        ffn_size=27648,
+        vocab_size=155136,
+        max_positions=524288,
+        norm_epsilon=1e-6,
+        rope=Rope(1e7),
+        has_qkv_bias=True,
+    ),
+    "smollm3-3b": replace(
+        _LLAMA,
+        num_layers=36,
+        hidden_size=2048,
+        num_heads=16,
+        num_key_value_heads=4,
+        ffn_size=11008,
+        max_positions=65536,
+        norm_epsilon=1e-6,
+        rope=Rope(5e6),
+        is_tied=True,
+        without_rope=(False, False, False, True) * 9,
+    ),
+    "granite-3.3-8b": replace(
+        _LLAMA,
+        num_layers=40,
+        hidden_size=4096,
+        num_heads=32,
+        num_key_value_heads=8,
+        ffn_size=12800,
+        vocab_size=49159,
+        rope=Rope(1e7),
+        is_tied=True,
+        multipliers=Multipliers(embedding=12.0, residual=0.22, attention=1 / 128, logits=1 / 16),
+    ),
+    "olmo-2-1124-7b": replace(
+        _LLAMA,
+        num_layers=32,
+        hidden_size=4096,
+        num_heads=32,
+        num_key_value_heads=32,
+        ffn_size=11008,
+        vocab_size=100352,
+        max_positions=4096,
+        norm_epsilon=1e-6,
+        norms=FAMILIES["olmo2"].norms,
+        has_joint_qk_norm=True,
+    ),
+    "glm-4-9b-0414": replace(
+        _LLAMA,
+        num_layers=40,
+        hidden_size=4096,
+        num_heads=32,
+        num_key_value_heads=2,
+        ffn_size=13696,
+        vocab_size=151552,
+        max_positions=32768,
+        rope=Rope(1e4, is_interleaved=True, rotated_share=0.5),
+        has_qkv_bias=True,
+        norms=FAMILIES["glm4"].norms,
+        has_fused_mlp=True,
+    ),
+}
+
 SHAPES = {
     "qwen2-1.5b": replace(_QWEN2),
     "qwen2.5-1.5b": replace(_QWEN2),
@@ -117,6 +198,7 @@ SHAPES = {
     "llama-3.1-8b": replace(
         _LLAMA, num_layers=32, hidden_size=4096, num_heads=32, num_key_value_heads=8, ffn_size=14336
     ),
+    **_OTHERS,
 }
 
 _WITHOUT = ("-instruct", "-base", "-math")  # name suffixes that do not change the shape

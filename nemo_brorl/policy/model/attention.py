@@ -68,6 +68,7 @@ class PackedAttention(torch.nn.Module):
         super().__init__()
         assert config.attention_dropout == 0, "packed attention has no dropout"
         self.scale = config.kv_channels**-0.5 if softmax_scale is None else softmax_scale
+        self.is_rotating = not (config.no_rope_freq and config.no_rope_freq[layer_number - 1])
         self.context_group = pg_collection.cp if config.context_parallel_size > 1 else None
 
     def forward(
@@ -82,15 +83,16 @@ class PackedAttention(torch.nn.Module):
     ) -> Tensor:
         """Return the attention output [T, 1, H * D] of queries [T, 1, H, D], keys and values [T, 1, K, D] of T tokens.
 
-        H query heads and K key-value heads have size D. Queries and keys are rotated by their positions first.
+        H query heads and K key-value heads have size D. Most layers first rotate queries and keys by their positions.
         """
         packing = packed_seq_params
         assert isinstance(packing, Packing), "the policy's model reads packed rows only"
         assert packing.rotation is not None, "PackedRotary has run before the first layer"
         assert packing.positions is not None, "a packing to run the model on has positions"
-        query = rotate(query.squeeze(1), packing.rotation, packing.positions)
-        key = rotate(key.squeeze(1), packing.rotation, packing.positions)
-        value = value.squeeze(1)
+        query, key, value = query.squeeze(1), key.squeeze(1), value.squeeze(1)
+        if self.is_rotating:
+            query = rotate(query, packing.rotation, packing.positions)
+            key = rotate(key, packing.rotation, packing.positions)
         context = None
         if self.context_group is not None:
             context = gather_context(key, value, packing, self.context_group)

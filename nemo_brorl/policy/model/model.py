@@ -18,23 +18,25 @@ from megatron.core.tensor_parallel.mappings import (
     copy_to_tensor_model_parallel_region,
     gather_from_sequence_parallel_region,
 )
+from megatron.core.transformer.identity_op import IdentityOp
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
-from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
+from megatron.core.transformer.transformer_layer import TransformerLayerSubmodules, get_transformer_layer_offset
 from torch import Tensor
 
 from nemo_brorl.config.parallel_layout import ParallelLayout
 from nemo_brorl.config.policy import PolicyConfig
-from nemo_brorl.core.model_shape import ModelShape, Rope
+from nemo_brorl.core.model_shape import ModelShape, Multipliers, Rope
 from nemo_brorl.policy.adapters.megatron_adapter import ScoringModel
 from nemo_brorl.policy.cpu.fp8_emulation import emulated_layers, follow_forwards
 from nemo_brorl.policy.cpu.rms_norm import RMSNorm
 from nemo_brorl.policy.model.attention import PackedAttention
+from nemo_brorl.policy.model.family_layers import JointNorm, ResidualAdd
 from nemo_brorl.policy.model.log_probs import take_rows, token_scores, vocab_slice
 from nemo_brorl.policy.model.moe import BalancedRouter, moe_settings, prepare_experts
 from nemo_brorl.policy.model.precision import precision_settings, sum_gradients_in_buffers
-from nemo_brorl.policy.model.rotary import PackedRotary, inverse_frequencies
+from nemo_brorl.policy.model.rotary import PackedRotary
 from nemo_brorl.policy.model.router_replay import RouterReplay, add_router_replay
 from nemo_brorl.policy.rows.packed_rows import Packing
 
@@ -58,21 +60,23 @@ class PolicyModel(ScoringModel):
         true_vocab_size: int,
         log_prob_chunk: int,
         rope: Rope,
+        multipliers: Multipliers,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, position_embedding_type="rope", rotary_base=rope.base, **kwargs)
         self.router_replays: list[RouterReplay] = []  # empty: every router chooses experts itself
         self.true_vocab_size = true_vocab_size
         self.log_prob_chunk = log_prob_chunk
+        self.logits_factor = multipliers.logits
+        if self.pre_process and multipliers.embedding != 1.0:
+            self.embedding.register_forward_hook(lambda _, inputs, output: output * multipliers.embedding)
         self.rotary_pos_emb = PackedRotary(
             kv_channels=self.config.kv_channels,
-            rotary_percent=1.0,
-            rotary_base=rope.base,
+            rope=rope,
             use_cpu_initialization=self.config.use_cpu_initialization,
             cp_group=self.pg_collection.cp,
             dtype=self.config.params_dtype,
         )
-        self.rotary_pos_emb.inv_freq = inverse_frequencies(rope, self.config.kv_channels)
 
     def forward(
         self,
@@ -107,7 +111,7 @@ class PolicyModel(ScoringModel):
             weight,
             packing.targets,
             vocab_slice(self.true_vocab_size, weight.size(0), group),
-            packing.temperature,
+            packing.temperature / self.logits_factor,
             self.log_prob_chunk,
         )
 
@@ -121,14 +125,14 @@ def transformer_config(
 
     Fused kernels are left to Transformer Engine. On CPU all fused kernels are off except SwiGLU.
     """
+    multiplier = shape.multipliers.attention
     return TransformerConfig(
         num_layers=shape.num_layers,
         hidden_size=shape.hidden_size,
         num_attention_heads=shape.num_heads,
         num_query_groups=shape.num_key_value_heads,
         kv_channels=shape.head_size,
-        # The factor multiplies queries and keys, so it is squared in the scale.
-        softmax_scale=shape.rope.attention_factor**2 / shape.head_size**0.5,
+        softmax_scale=shape.head_size**-0.5 if multiplier is None else multiplier,
         ffn_hidden_size=shape.ffn_size,
         tensor_model_parallel_size=layout.tensor,
         pipeline_model_parallel_size=layout.pipeline,
@@ -142,6 +146,8 @@ def transformer_config(
         normalization="RMSNorm",
         layernorm_epsilon=shape.norm_epsilon,
         qk_layernorm=shape.has_qk_norm,
+        # Only `PackedAttention` reads it.
+        no_rope_freq=[int(does_not_rotate) for does_not_rotate in shape.without_rope] or None,
         gated_linear_unit=True,
         activation_func=F.silu,
         add_bias_linear=False,
@@ -166,6 +172,7 @@ def transformer_config(
 
 def layer_specs(
     config: TransformerConfig,
+    shape: ModelShape,
     on_gpu: bool,
     stage: int | None,
 ) -> TransformerBlockSubmodules:
@@ -181,6 +188,7 @@ def layer_specs(
     kinds = {}
     for is_moe in set(is_moe_layer):
         kinds[is_moe] = _layer_spec(config, on_gpu, is_moe)
+        _add_family_parts(kinds[is_moe].submodules, config, shape, norm, on_gpu)
     first = get_transformer_layer_offset(config, vp_stage=stage)
     last = first + get_num_layers_to_build(config, vp_stage=stage)
     specs = [kinds[is_moe] for is_moe in is_moe_layer[first:last]]
@@ -219,6 +227,32 @@ def _layer_spec(config: TransformerConfig, on_gpu: bool, is_moe: bool) -> Module
     return layer
 
 
+def _add_family_parts(
+    layer: TransformerLayerSubmodules,
+    config: TransformerConfig,
+    shape: ModelShape,
+    norm: type,
+    on_gpu: bool,
+) -> None:
+    """Give a layer's spec the norms and factors of its model family that Megatron's specs have not."""
+    attention, mlp, norms = layer.self_attention.submodules, layer.mlp.submodules, shape.norms
+    if not norms.before_attention:
+        layer.input_layernorm = layer.pre_mlp_layernorm = IdentityOp
+        if on_gpu:
+            # Transformer Engine's linears have the norms in them.
+            from megatron.core.extensions.transformer_engine import TEColumnParallelLinear
+
+            attention.linear_qkv = mlp.linear_fc1 = TEColumnParallelLinear
+    if shape.has_joint_qk_norm:
+        attention.q_layernorm = ModuleSpec(JointNorm, {"num_heads": shape.num_heads})
+        attention.k_layernorm = ModuleSpec(JointNorm, {"num_heads": shape.num_key_value_heads})
+    factor = shape.multipliers.residual
+    if norms.after_attention or factor != 1.0:
+        parts: dict[str, Any] = {"config": config, "factor": factor}
+        layer.self_attn_bda = ModuleSpec(ResidualAdd, parts | {"norm": norm if norms.after_attention else None})
+        layer.mlp_bda = ModuleSpec(ResidualAdd, parts | {"norm": norm if norms.after_mlp else None})
+
+
 def build_model(
     policy: PolicyConfig,
     shape: ModelShape,
@@ -245,7 +279,7 @@ def _build_chunk(
     config: TransformerConfig,
     stage: int | None,
 ) -> PolicyModel:
-    specs = layer_specs(config, layout.on_gpu, stage)
+    specs = layer_specs(config, shape, layout.on_gpu, stage)
     if policy.fp8 is not None and not layout.on_gpu:
         first = get_transformer_layer_offset(config, vp_stage=stage)
         specs = emulated_layers(specs, policy, config.num_layers, first)
@@ -262,6 +296,7 @@ def _build_chunk(
         true_vocab_size=shape.vocab_size,
         log_prob_chunk=policy.log_prob_chunk_tokens,
         rope=shape.rope,
+        multipliers=shape.multipliers,
     )
     # Replays are added last, because each needs its layer's number.
     if policy.moe.router_replay:

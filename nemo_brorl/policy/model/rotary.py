@@ -20,7 +20,16 @@ from nemo_brorl.policy.rows.packed_rows import Packing
 
 
 def inverse_frequencies(rope: Rope, head_size: int) -> Tensor:
-    """Return the rotary frequencies: radians per position for every pair of dimensions, [D / 2] float32."""
+    """Return the rotary frequencies: radians per position for every pair of dimensions, [D / 2] float32.
+
+    They are 0 for dimensions that do not rotate.
+    """
+    num_rotated = rope.num_rotated(head_size)
+    frequencies = _frequencies(rope, num_rotated)
+    return torch.nn.functional.pad(frequencies, (0, (head_size - num_rotated) // 2))
+
+
+def _frequencies(rope: Rope, head_size: int) -> Tensor:
     # transformers' table has no entry for the default.
     if rope.kind == "default":
         exponents = torch.arange(0, head_size, 2, dtype=torch.float32) / head_size
@@ -48,14 +57,15 @@ def inverse_frequencies(rope: Rope, head_size: int) -> Tensor:
     return frequencies
 
 
-def rotation_table(num_positions: int, frequencies: Tensor, dtype: torch.dtype) -> Tensor:
+def rotation_table(num_positions: int, frequencies: Tensor, dtype: torch.dtype, factor: float = 1.0) -> Tensor:
     """Return a table [P, D] with cosines, then sines, of the rotary angle of every position and pair of dimensions.
 
-    Angles are computed in float32.
+    Angles are computed in float32. Queries and keys that rotate are multiplied by `factor`.
     """
     positions = torch.arange(num_positions, dtype=torch.float32, device=frequencies.device)
     angles = torch.outer(positions, frequencies)
-    table = torch.cat([angles.cos(), angles.sin()], dim=1)
+    factors = torch.where(frequencies > 0, factor, 1.0)
+    table = torch.cat([angles.cos() * factors, angles.sin() * factors], dim=1)
     return table.to(dtype)
 
 
@@ -66,8 +76,10 @@ class PackedRotary(RotaryEmbedding):
     tokens of cosines take 8 MB.
     """
 
-    def __init__(self, *args: Any, dtype: torch.dtype, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, *args: Any, rope: Rope, dtype: torch.dtype, **kwargs: Any) -> None:
+        super().__init__(*args, rotary_percent=1.0, rotary_base=rope.base, **kwargs)
+        self.inv_freq = inverse_frequencies(rope, kwargs["kv_channels"])
+        self.factor = rope.attention_factor
         self.dtype = dtype
         self.table = torch.empty(0)
 
@@ -87,7 +99,7 @@ class PackedRotary(RotaryEmbedding):
         if len(self.table) < packing.num_positions:
             num_positions = 1 << (packing.num_positions - 1).bit_length()  # room for longer rows
             frequencies = self.inv_freq.to(packing.positions.device)
-            self.table = rotation_table(num_positions, frequencies, self.dtype)
+            self.table = rotation_table(num_positions, frequencies, self.dtype, self.factor)
         packing.rotation = self.table
 
 

@@ -123,12 +123,11 @@ def test_a_router_that_cannot_be_trained_is_refused(change: dict[str, Any], mess
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"hidden_act": "gelu"}, "hidden_act='gelu' is not supported for qwen2, only 'silu'"),
         (
-            {"model_type": "gemma3"},
-            "model_type 'gemma3' cannot be trained; supported are qwen2, qwen3, qwen3_moe, llama",
+            {"model_type": "llama", "attention_bias": True},
+            "attention_bias=True is not supported for llama, only False",
         ),
-        ({"hidden_act": "gelu"}, "hidden_act='gelu' is not supported, only 'silu'"),
-        ({"model_type": "llama", "attention_bias": True}, "attention_bias=true is not supported for llama"),
         ({"rope_scaling": {"rope_type": "dynamic"}}, "rope_type 'dynamic' is not supported"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5 is not supported"),
     ],

@@ -28,7 +28,7 @@ def hf_tensors(name: str, size: list[int], shape: ModelShape) -> dict[str, tuple
     """Names and shapes of the Hugging Face tensors that a Megatron parameter is made of."""
     match = LAYER.fullmatch(name)
     if match:
-        slot = layer_slot(match[2], int(match[1]), first_expert=0)
+        slot = layer_slot(match[2], int(match[1]), 0, shape)
     else:
         slot = EMBEDDING if name == "output_layer.weight" and shape.is_tied else top_slot(name)
     parts = unpack(slot.kind, [torch.empty(size, device="meta")], shape)

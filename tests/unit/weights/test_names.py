@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from nemo_brorl.core.model_shape import ModelShape, Rope
 from nemo_brorl.weights.names import Slot, layer_slot
+
+SHAPE = ModelShape(1, 8, 4, 2, 4, 12, 11, 64, norm_epsilon=1e-6, rope=Rope(1e4))
 
 
 @pytest.mark.parametrize(
@@ -18,7 +21,7 @@ from nemo_brorl.weights.names import Slot, layer_slot
 )
 def test_experts_are_counted_from_the_first_of_their_rank(suffix: str, parts: tuple[str, ...], kind: str) -> None:
     names = tuple(f"model.layers.7.mlp.experts.19.{part}.weight" for part in parts)
-    assert layer_slot(suffix, 7, first_expert=16) == Slot(names, kind, is_expert=True)
+    assert layer_slot(suffix, 7, first_expert=16, shape=SHAPE) == Slot(names, kind, is_expert=True)
 
 
 def test_names_of_transformer_engine_and_of_megatron_s_own_layers_mean_the_same_tensors() -> None:
@@ -26,5 +29,5 @@ def test_names_of_transformer_engine_and_of_megatron_s_own_layers_mean_the_same_
         ("self_attention.linear_qkv.layer_norm_weight", "input_layernorm.weight"),
         ("mlp.linear_fc1.layer_norm_weight", "pre_mlp_layernorm.weight"),
     ):
-        assert layer_slot(theirs, 2, 0) == layer_slot(own, 2, 0)
-    assert layer_slot("mlp.router.weight", 2, 0) == Slot(("model.layers.2.mlp.gate.weight",), "copy")
+        assert layer_slot(theirs, 2, 0, SHAPE) == layer_slot(own, 2, 0, SHAPE)
+    assert layer_slot("mlp.router.weight", 2, 0, SHAPE) == Slot(("model.layers.2.mlp.gate.weight",), "copy")
