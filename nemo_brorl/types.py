@@ -437,6 +437,7 @@ class PlannedGroup(ReadOnly):
     staleness: int  # number of updates between the weights that sampled the group and those that train on it
     is_measured: bool = True  # True: its rollouts of the last mini-batch are a fresh sample (`MeasuredGain`)
     num_turns: Int32 | None = None  # turns of each rollout [N]; None: one each
+    task: str = ""  # the prompt's task, which decides on its teacher
 
 
 @dataclass(frozen=True)

@@ -211,6 +211,11 @@ def pass_at_k(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[F
     return [pass_at_k_of_group(group.is_correct, config.pass_at_k) for group in groups]
 
 
+def none(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float32]:
+    """Return zeros: rewards are measured, and only the KL to a teacher (`algorithm.kl.teacher`) trains."""
+    return [np.zeros(len(group.raw), np.float32) for group in groups]
+
+
 def pass_at_k_of_group(is_correct: Bool, k: int) -> Float32:
     """Return the advantages [N] of pass@k training for one group, 0 where it has too few wrong or no right rollouts."""
     if k > len(is_correct):
@@ -239,6 +244,7 @@ ADVANTAGES: dict[str, Advantage] = {
     "opo": opo,
     "maxrl": maxrl,
     "pass_at_k": pass_at_k,
+    "none": none,
 }
 
 

@@ -164,7 +164,7 @@ def advantages_with_kl(batch: TokenBatch, config: AlgorithmConfig) -> Tensor:
     """
     if config.kl.placement != "reward" or batch.reference_log_probs is None:
         return batch.advantages
-    kl = kl_per_token(batch.old_log_probs, batch.reference_log_probs, config.kl.estimator, config.kl.log_ratio_clamp)
+    kl = kl_to_reference(batch, batch.old_log_probs, config)
     return batch.advantages - config.kl.coefficient * batch.sequences.sum_of(kl)
 
 
@@ -188,7 +188,7 @@ def finish(
     if batch.covariance_mask is not None:
         metrics["policy/covariance_tokens"] = batch.covariance_mask.float().sum()
     if batch.reference_log_probs is not None:
-        kl = kl_per_token(batch.log_probs, batch.reference_log_probs, config.kl.estimator, config.kl.log_ratio_clamp)
+        kl = kl_to_reference(batch, batch.log_probs, config)
         metrics["policy/kl_to_reference"] = kl.sum()
         if config.kl.placement == "loss":
             loss = loss + config.kl.coefficient * kl
@@ -196,6 +196,13 @@ def finish(
         loss = loss - config.entropy_coefficient * batch.entropies
     detached = {name: value.detach() for name, value in metrics.items()}
     return LossSums((batch.weights * loss).sum(), detached)
+
+
+def kl_to_reference(batch: TokenBatch, log_probs: Tensor, config: AlgorithmConfig) -> Tensor:
+    """Return the KL estimate of each token [T] between `log_probs` [T] and the reference, 0 where there is none."""
+    assert batch.reference_log_probs is not None, "there is no KL term"
+    kl = kl_per_token(log_probs, batch.reference_log_probs, config.kl.estimator, config.kl.log_ratio_clamp)
+    return kl if batch.has_reference is None else torch.where(batch.has_reference, kl, 0.0)
 
 
 def kl_per_token(

@@ -231,6 +231,7 @@ def plan_update(
             staleness=version - 1 - scored.group.version,
             is_measured=is_measured[index],
             num_turns=scored.num_turns,
+            task=scored.prompt.task,
         )
         groups.append(planned)
     prompt_lengths = [len(group.prompt_ids) for group in groups]

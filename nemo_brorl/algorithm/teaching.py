@@ -19,6 +19,7 @@ class Teaching:
     """What takes a group's advantages away although its raw rewards disagree."""
 
     pass_at_k: int | None = None  # k of the advantage pass_at_k: too few wrong rollouts; None: another advantage
+    by_rewards: bool = True  # False: rewards are only measured
     truncated_factor: float = 1.0  # factor of truncated rollouts' rewards, which may make all of them equal
 
     @classmethod
@@ -26,6 +27,8 @@ class Teaching:
         """Return what the settings ask of a group. Turns' returns are taken as they are."""
         if algorithm.advantage == "pass_at_k":
             return cls(pass_at_k=algorithm.pass_at_k)
+        if algorithm.advantage == "none":
+            return cls(by_rewards=False)
         return cls(truncated_factor=shaping.truncated_factor if algorithm.credit == "outcome" else 1.0)
 
 
@@ -38,7 +41,7 @@ def can_teach(group: ScoredGroup, min_range: float, teaching: Teaching = BY_REWA
     It has two rollouts at least whose raw rewards differ by `min_range` of the full mark, and still differ after
     truncated ones were shrunk. Under pass_at_k some of its subsets have a right rollout and some have none.
     """
-    if len(group.rewards) < 2:
+    if not teaching.by_rewards or len(group.rewards) < 2:
         return False
     mark = full_mark(group.prompt.payload)
     if not disagree(group.rewards, min_range, mark):

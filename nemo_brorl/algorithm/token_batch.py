@@ -60,6 +60,7 @@ class TokenBatch:
     advantages: Tensor
     weights: Tensor  # weights of the tokens in the averaged loss, from `token_weights`
     sequences: ResponseIndex
+    has_reference: Tensor | None = None  # bool; tokens that have a KL; None: all, if there are reference log-probs
     covariance_mask: Tensor | None = None  # bool; tokens that the parameter `covariance` selects; None: off
 
 

@@ -125,14 +125,18 @@ def resolve_model(config: BroRLConfig) -> Path:
 
     Raises ModelError.
     """
-    folder = local_model(config.policy.model)
+    return resolve_name(config.policy.model, "policy.model")
+
+
+def resolve_name(name: str, setting: str) -> Path:
+    """Return the folder of the model that a setting names, which is downloaded if it is not here. Raises ModelError."""
+    folder = local_model(name, setting)
     if folder is not None:
         return folder
-    name = config.policy.model
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
         return Path(snapshot_download(name, allow_patterns=MODEL_FILES))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        raise ModelError(f"policy.model={name} is no folder here and could not be downloaded: {error}") from error
+        raise ModelError(f"{setting}={name} is no folder here and could not be downloaded: {error}") from error

@@ -18,6 +18,7 @@ from nemo_brorl.cluster.ray_cluster import RayCluster
 from nemo_brorl.cluster.ray_watch import start_limit
 from nemo_brorl.commands.check_inputs import check_questions
 from nemo_brorl.commands.run import resolve_model
+from nemo_brorl.commands.teachers import References, checked_references, find_references
 from nemo_brorl.config.named_code import check_names
 from nemo_brorl.config.rank_settings import RankSettings
 from nemo_brorl.config.run_sizes import RunSizes
@@ -108,6 +109,12 @@ def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
     return Inputs(model_folder, tokenizer, prompts, held_out, verifiers)
 
 
+def references_of(config: BroRLConfig, inputs: Inputs) -> References:
+    """Return the folders of a run's references, after checking its teachers. Raises ModelError and ConfigError."""
+    asked = [*inputs.prompts.peek(NUM_CHECKED), *inputs.held_out]
+    return checked_references(config, inputs.model_folder, inputs.tokenizer, asked)
+
+
 def try_constants(config: BroRLConfig) -> None:
     """Warn of tasks that give rewards for a constant answer.
 
@@ -128,10 +135,12 @@ def start_actors(
     with_policy: bool = True,
     with_answers: bool = False,
     heartbeat: Heartbeat | None = None,
+    references: References | None = None,
 ) -> Iterator[Actors]:
     """Start Ray, policy ranks, engines and verifiers concurrently, and stop all of them when the context ends.
 
     `with_answers`: verifiers also return the answers that they extract from responses, which an evaluation needs.
+    `references` are the folders of the KL's references; None: they are those of the settings.
     """
     with contextlib.ExitStack() as stack:
         with watch.measure("ray"):
@@ -143,7 +152,8 @@ def start_actors(
         stack.callback(generator.close)
         policy = None
         if with_policy:
-            policy = MegatronPolicy(RankSettings.from_config(config), model_folder, heartbeat, places)
+            settings = RankSettings.from_config(config, references or find_references(config))
+            policy = MegatronPolicy(settings, model_folder, heartbeat, places)
             stack.callback(policy.close)
         record_folder = service_folder(Path(config.exp_manager.explicit_log_dir))
         template = config.data.template
@@ -296,12 +306,14 @@ def trainer_parts(
 def policy_alone(
     config: BroRLConfig,
     with_reference: bool = False,
+    is_loaded: bool = False,
     heartbeat: Heartbeat | None = None,
     watch: Stopwatch | None = None,
 ) -> Iterator[MegatronPolicy]:
     """Start the policy without engines and verifiers, and stop it when the context ends.
 
-    Without `with_reference` the policy has no KL reference model, for uses that only need its weights.
+    Without `with_reference` the policy has no KL reference model, for uses that only need its weights. With `is_loaded`
+    its teachers are not read, as the caller loads a checkpoint, which has them.
     """
     if not with_reference:
         kl = replace(config.algorithm.kl, coefficient=0.0)
@@ -316,7 +328,8 @@ def policy_alone(
             places = places_of(RunSizes.from_config(config))
             stack.callback(places.close)
             with watch.measure("policy"):
-                policy = MegatronPolicy(RankSettings.from_config(config), model_folder, heartbeat, places)
+                settings = RankSettings.from_config(config, find_references(config, is_loaded))
+                policy = MegatronPolicy(settings, model_folder, heartbeat, places)
                 stack.callback(policy.close)
                 policy.wait_ready()
         yield policy

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_brorl.config.declare import FUNCTION, section, setting, wrong_params
+from nemo_brorl.config.declare import FUNCTION, path_setting, section, setting, wrong_params
 
 ADVANTAGES = (
     "reinforce_plus_plus_baseline",
@@ -17,8 +17,10 @@ ADVANTAGES = (
     "opo",
     "maxrl",
     "pass_at_k",
+    "none",
 )
-NOT_BY_TURN = ("opo", "maxrl", "pass_at_k")  # advantages of whole responses, which algorithm.credit=turn cannot use
+# advantages of whole responses, which algorithm.credit=turn cannot use
+NOT_BY_TURN = ("opo", "maxrl", "pass_at_k", "none")
 REINFORCEMENT_LOSSES = ("ppo_clip", "gspo", "gmpo", "cispo")  # losses that train on advantages
 KL_ESTIMATORS = ("k1", "k2", "k3")
 
@@ -45,6 +47,30 @@ class KLConfig:
         choices=("loss", "reward"),
     )
     log_ratio_clamp: float = setting(10.0, "largest absolute log-ratio of a token in the KL, in nats", above=0)
+    teacher: str | None = path_setting(
+        None,
+        "model of the policy's shape that is the reference: a Hugging Face name or folder; null: the policy itself",
+    )
+    teachers: dict[str, str] = path_setting({}, "teachers by task, in place of one for all; other tasks have no KL")
+
+    @property
+    def has_teacher(self) -> bool:
+        """Whether the KL is to other models than the policy at its start."""
+        return self.teacher is not None or bool(self.teachers)
+
+    @property
+    def references(self) -> tuple[str | None, ...]:
+        """Names or folders of the models that the KL is to, each once; None: the policy at its start."""
+        if self.coefficient == 0:
+            return ()
+        # Checkpoints number them, so the order must not depend on how the mapping is written.
+        return tuple(sorted(set(self.teachers.values()))) or (self.teacher,)
+
+    def reference_of(self, task: str) -> int | None:
+        """Return the index in `references` of the model that a task's prompts have their KL to; None: no KL."""
+        if not self.teachers:
+            return 0
+        return self.references.index(self.teachers[task]) if task in self.teachers else None
 
 
 @dataclass
@@ -133,7 +159,11 @@ class CovarianceConfig:
 class AlgorithmConfig:
     """The algorithm that turns rewards into an update."""
 
-    advantage: str = setting("reinforce_plus_plus_baseline", "advantage estimator", choices=(*ADVANTAGES, FUNCTION))
+    advantage: str = setting(
+        "reinforce_plus_plus_baseline",
+        "advantage estimator; none: rewards are measured, and the KL to a teacher alone trains",
+        choices=(*ADVANTAGES, FUNCTION),
+    )
     advantage_params: dict[str, Any] = setting(
         {},
         "parameters of the advantage. All have train_rollouts: rollouts of a group that are trained on, "

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from nemo_brorl.config.algorithm import ADVANTAGES, NOT_BY_TURN
+from nemo_brorl.config.algorithm import ADVANTAGES, NOT_BY_TURN, REINFORCEMENT_LOSSES
 from nemo_brorl.config.declare import FUNCTION
 from nemo_brorl.config.needs import needs
 from nemo_brorl.config.run_sizes import RunSizes
-from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.schema import BroRLConfig, as_yaml, settings
 
 AGGREGATIONS_OF_RESPONSES = "sequence_mean or constant or turn_mean or sequence_turn_mean"
 ADVANTAGES_BY_TURN = " or ".join(name for name in (*ADVANTAGES, FUNCTION) if name not in NOT_BY_TURN)
@@ -54,6 +54,32 @@ def reference_is_there(run: BroRLConfig) -> Iterator[str]:
         yield needs(run, "algorithm.reference_reset.patience", "resets a reference", *wanted)
 
 
+def teachers_stay(run: BroRLConfig) -> Iterator[str]:
+    algorithm, kl, reset = run.algorithm, run.algorithm.kl, run.algorithm.reference_reset
+    if algorithm.advantage == "none":
+        if run.dynamic_sampling.enabled:
+            why = "trains on all groups, whatever they earned"
+            yield needs(run, "algorithm.advantage", why, "dynamic_sampling.enabled=false")
+        if not kl.has_teacher and algorithm.loss in REINFORCEMENT_LOSSES:
+            yield needs(run, "algorithm.advantage", "trains on a teacher alone", "algorithm.kl.teacher=MODEL")
+    if not kl.has_teacher:
+        return
+    teacher = "algorithm.kl.teachers" if kl.teachers else "algorithm.kl.teacher"
+    if kl.teachers and kl.teacher is not None:
+        yield (
+            f"algorithm.kl.teacher={kl.teacher} and algorithm.kl.teachers={as_yaml(kl.teachers)} both name teachers: "
+            "set one of them"
+        )
+    if kl.coefficient == 0:
+        yield needs(run, teacher, "is the reference of the KL", REFERENCE)
+    for name in ("interval", "kl_above", "patience"):
+        if getattr(reset, name):
+            setting = f"algorithm.reference_reset.{name}"
+            yield needs(run, teacher, "stays the reference", f"{setting}={settings()[setting].default}")
+    if run.policy.fp8_params:
+        yield needs(run, teacher, "is exchanged with the policy unrounded", "policy.fp8_params=false")
+
+
 def groups_fill_mini_batches(run: BroRLConfig) -> Iterator[str]:
     mini_batches, replicas = run.algorithm.num_mini_batches, RunSizes.from_config(run).data_parallel
     trained = run.algorithm.train_rollouts
@@ -94,4 +120,4 @@ def groups_are_large_enough(run: BroRLConfig) -> Iterator[str]:
         yield needs(run, "algorithm.advantage", why, *wanted)
 
 
-RULES = (parts_go_together, reference_is_there, groups_fill_mini_batches, groups_are_large_enough)
+RULES = (parts_go_together, reference_is_there, teachers_stay, groups_fill_mini_batches, groups_are_large_enough)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from nemo_brorl.config.lengths import longest_response, max_model_len
 from nemo_brorl.config.policy import PolicyConfig
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.errors import ConfigError
+from nemo_brorl.core.errors import ConfigError, ModelError
 from nemo_brorl.core.model_folder import local_model
 from nemo_brorl.core.model_shape import ModelShape, MoeShape, read_model_shape
 
@@ -33,6 +34,18 @@ def check_policy_fits(policy: PolicyConfig, folder: Path, on_gpu: bool) -> Model
     shape = read_model_shape(folder)
     _raise_all(str(folder), list(policy_misfits(policy, shape, on_gpu)))
     return shape
+
+
+def check_same_shape(shape: ModelShape, folder: Path) -> None:
+    """Raise ModelError if the teacher in a folder has another shape than the policy, or is no model."""
+    theirs = replace(read_model_shape(folder), max_positions=shape.max_positions)
+    ours = vars(shape)
+    other = [f"{name} is {value}, not {ours[name]}" for name, value in vars(theirs).items() if value != ours[name]]
+    if other:
+        raise ModelError(
+            f"the teacher {folder} has another shape than policy.model: {'; '.join(other)}. Set algorithm.kl.teacher "
+            "to a model of the policy's shape, such as the policy after another training"
+        )
 
 
 def _raise_all(model: str, messages: list[str]) -> None:

@@ -52,7 +52,7 @@ def fp8_is_possible(run: BroRLConfig) -> Iterator[str]:
     if policy.fp8_params:
         setting = "policy.fp8_params with policy.fp8"
         yield from needs_gpus(run, setting, "keeps weights in FP8, which is emulated on CPU with weights as they are")
-        if run.algorithm.kl.coefficient > 0:
+        if run.algorithm.kl.coefficient > 0 and not run.algorithm.kl.has_teacher:
             why = "keeps weights in FP8, which no KL reference can be exchanged with unrounded"
             yield needs(run, setting, why, "algorithm.kl.coefficient=0")
 

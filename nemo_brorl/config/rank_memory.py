@@ -38,7 +38,7 @@ def policy_bytes(
     layout: ParallelLayout,
     stage: int,
 ) -> PolicyBytes:
-    """Return the bytes of a rank's weights, gradients, optimizer state and reference.
+    """Return the bytes of a rank's weights, gradients, optimizer state and references.
 
     Megatron's distributed optimizer keeps weights in the policy's precision, fp32 gradients, and 12 bytes per parameter
     spread over the replicas. In fp32 it is 8 bytes, as weights are their own masters. Transformer Engine keeps an FP8
@@ -56,7 +56,7 @@ def policy_bytes(
             weights -= number * parameters.linear
     state = 12 if policy.precision == "bf16" else 8
     optimizer = state * (parameters.dense / layout.replicas + parameters.experts / layout.expert_replicas)
-    reference = whole if config.algorithm.kl.coefficient > 0 else 0.0
+    reference = whole * len(config.algorithm.kl.references)
     return PolicyBytes(weights, copies, 4.0 * parameters.total, optimizer, reference, parameters)
 
 

@@ -14,8 +14,8 @@ from nemo_brorl.core.files import why_unreadable
 MAX_JSON = 1 << 29  # largest JSON file, in bytes; a tokenizer may have tens of MiB
 
 
-def local_model(model: str) -> Path | None:
-    """Return the folder that `policy.model` names, or None for a Hugging Face name `owner/name`.
+def local_model(model: str, setting: str = "policy.model") -> Path | None:
+    """Return the folder that a setting names, or None for a Hugging Face name `owner/name`.
 
     A name is resolved later through the hub's cache. Raises ModelError for a path without a folder.
     """
@@ -30,8 +30,8 @@ def local_model(model: str) -> Path | None:
     if is_name and not folder.parent.is_dir():
         return None
     raise ModelError(
-        f"policy.model={model}: there is no such folder. `make train` or `brorl base` makes a small model in "
-        "sft.new.output; or set policy.model to the folder or name of a Hugging Face model"
+        f"{setting}={model}: there is no such folder. `make train` or `brorl base` makes a small model in "
+        f"sft.new.output; or set {setting} to the folder or name of a Hugging Face model"
     )
 
 

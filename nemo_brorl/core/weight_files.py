@@ -39,11 +39,11 @@ class ShardError(Exception):
     """A safetensors file is damaged. The message follows the file's name."""
 
 
-def check_model_files(folder: Path) -> None:
+def check_model_files(folder: Path, setting: str = "policy.model") -> None:
     """Raise ModelError unless the weights of a model folder are whole and fit its config.json."""
     faults = list(weight_faults(folder, read_model_shape(folder)))
     if faults:
-        raise ModelError(f"{folder}: {joined(faults)}. Set policy.model to a whole folder, or download it again")
+        raise ModelError(f"{folder}: {joined(faults)}. Set {setting} to a whole folder, or download it again")
 
 
 def joined(faults: list[str]) -> str:

@@ -59,12 +59,12 @@ def test_scoring_under_the_reference_needs_no_second_set_of_weights(
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     start = torch.cuda.memory_allocated()
-    with learner.state.reference.swapped_in():
+    with learner.state.references[0].swapped_in():
         pass
     assert torch.cuda.max_memory_allocated() - start <= 2 * largest
     after = [param for model in learner.state.models for param in model.parameters()]
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
-    assert all(copy.is_pinned() for copy in learner.state.reference.copies.values())
+    assert all(copy.is_pinned() for copy in learner.state.references[0].copies.values())
 
 
 def test_quantised_copies_of_weights_go_too_and_are_made_again(new_gpu_learner: NewLearner, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ def tokens(
     lengths: list[int],
     *,
     mismatch: list[float] | None = None,
-    reference: float | None = None,
+    reference: float | torch.Tensor | None = None,
 ) -> TokenBatch:
     """Responses of the given lengths end to end: log π/π_old, log π_old/π_vLLM (0) and log π_ref/π_old per token."""
     old = torch.full((len(log_ratios),), math.log(0.5))

@@ -146,8 +146,7 @@ def _state(plan: Plan, layout: Any, watch: FakeValues) -> Any:
     from nemo_brorl.policy.model.model import build_model
     from nemo_brorl.policy.process.device import Device
     from nemo_brorl.policy.state.optimizer import build_optimizer, wrap_model
-    from nemo_brorl.policy.state.rank_state import RankState, _row_settings
-    from nemo_brorl.policy.state.reference import ReferenceWeights
+    from nemo_brorl.policy.state.rank_state import RankState, _row_settings, choose_references
 
     config, shape = plan.config, plan.shape
     device = Device(torch.device("cuda", 0), "fake")
@@ -162,10 +161,10 @@ def _state(plan: Plan, layout: Any, watch: FakeValues) -> Any:
             watch.call("gradients", [buffer.grad_data])
     with watch.counted_as("master weights, Adam"):
         optimizer = build_optimizer(chunks, config.policy.optim)
-    reference = ReferenceWeights(models) if config.algorithm.kl.coefficient > 0 else None
     settings = RankSettings.from_config(config)
+    references = choose_references(settings, models, shape)
     rows = _row_settings(settings, device, shape)
-    return RankState(settings, device, shape, models, chunks, optimizer, reference, rows)
+    return RankState(settings, device, shape, models, chunks, optimizer, references, rows)
 
 
 def main() -> None:

@@ -42,6 +42,7 @@ SHOWN = (
     "rollouts/truncated",
     "policy/entropy",
     "policy/kl_to_reference",
+    "policy/kl_to_teacher",
     "policy/grad_norm",
     "policy/clip_fraction",
     "policy/log_prob_mismatch",

@@ -47,6 +47,7 @@ SHOWN = {
     "gradient norm": "policy/grad_norm",
     "KL to the policy before (nats)": "policy/approximate_kl",
     "KL to the reference (nats)": "policy/kl_to_reference",
+    "KL to the teacher (nats)": "policy/kl_to_teacher",
     "clip share": "policy/clip_fraction",
     "measured gain": "mass_balance/measured_gain",
     "its standard error": "mass_balance/measured_gain_error",
@@ -352,7 +353,7 @@ def policy_of(config: BroRLConfig, start: ReplayStart) -> Iterator[Policy]:
     """Start the training workers of a policy, without inference engines, from the weights at the start of a replay."""
     from nemo_brorl.commands.wiring import policy_alone  # Ray, Megatron: imported only for valid settings
 
-    with policy_alone(config, with_reference=True) as policy:
+    with policy_alone(config, with_reference=True, is_loaded=start.checkpoint is not None) as policy:
         if start.checkpoint is not None:
             policy.load(start.checkpoint / "policy")
         yield policy

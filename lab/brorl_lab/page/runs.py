@@ -70,10 +70,11 @@ PANELS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ),
     (
         "KL",
-        "To the reference, and to the policy before the update.",
-        ("policy/kl_to_reference", "policy/approximate_kl"),
+        "To the reference or teacher, and to the policy before the update.",
+        ("policy/kl_to_reference", "policy/kl_to_teacher", "policy/approximate_kl"),
         "plain",
     ),
+    ("KL to the teacher by task", "Mean over tokens of a task's prompts.", ("policy/kl_to_teacher/{task}",), "plain"),
     ("Entropy", "Of the policy before the update.", ("policy/entropy",), "plain"),
     (
         "Train-inference mismatch",

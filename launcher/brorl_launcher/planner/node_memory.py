@@ -106,8 +106,7 @@ def checkpoint_gib(config: BroRLConfig, shape: ModelShape) -> tuple[float, float
     number = NUMBER_BYTES[config.policy.precision]
     weights = number * rank_parameters(shape, ParallelLayout(), 0).total / GIB
     one = weights * (number + OPTIMIZER_BYTES) / number
-    if config.algorithm.kl.coefficient > 0:
-        one += weights  # weights of the reference
+    one += weights * len(config.algorithm.kl.references)
     return one, (config.trainer.keep_checkpoints + 1) * one + weights
 
 

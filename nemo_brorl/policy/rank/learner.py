@@ -208,8 +208,8 @@ class Learner:
 
     def reset_reference(self, clear_optimizer: bool) -> None:
         """Make the current weights the reference of the KL term, if there is one, and optionally clear Adam's state."""
-        if self.state.reference:
-            self.state.reference.reset()
+        for reference in self.state.references:
+            reference.reset()
         if clear_optimizer:
             clear_state(self.state.optimizer)
 

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -27,6 +28,7 @@ from nemo_brorl.policy.rank.fp8_check import Fp8Check
 from nemo_brorl.policy.rank.measured_gain import MeasuredGain
 from nemo_brorl.policy.rank.pipeline import RowLoss, score_rows, train_rows
 from nemo_brorl.policy.rank.score_sums import ScoreSums
+from nemo_brorl.policy.rank.teachers import Teachers, means_by_task
 from nemo_brorl.policy.rank.token_sums import TokenSums, of_all_ranks
 from nemo_brorl.policy.rows.packed_rows import Row, build_packed_groups, fetch_groups
 from nemo_brorl.policy.state.optimizer import gather_weights, guarded_step
@@ -56,6 +58,7 @@ class Update:
         self.losses = TokenSums()
         self.scores = ScoreSums()
         self.gain = MeasuredGain()
+        self.teachers = Teachers(state.settings, plan)
 
     def run(self) -> UpdateReport:
         """Fetch rollouts, compute their log-probs, train on them, and return this policy rank's report.
@@ -91,7 +94,7 @@ class Update:
         """
         metrics = {
             "policy/loss": math.nan,
-            **self.losses.over_data_ranks().means(),
+            **means_by_task(self.losses.over_data_ranks().means()),
             "policy/grad_norm": sum(norms) / len(norms) if norms else math.nan,
         }
         if not self.is_supervised:
@@ -160,17 +163,21 @@ class Update:
         return old
 
     def _reference_log_probs(self, mini_batches: MiniBatches) -> list[RowLogProbs]:
-        """Return each packed row's log-probs under the weights of the KL term's reference policy, by mini-batch.
+        """Return each packed row's log-probs under the weights of the KL term's references, by mini-batch.
 
-        They are None without a KL term, and except on the last pipeline stage.
+        Tokens have those of the reference that their prompt's task has; a task without one has any. They are None
+        without a KL term, and except on the last pipeline stage.
         """
         reference = _no_log_probs(mini_batches)
-        if self.is_supervised or self.state.reference is None:
-            return reference
-        with self.state.reference.swapped_in():
-            for index, scores in enumerate(self._score(mini_batches)):
-                for number, row_scores in enumerate(scores):
-                    reference[index][number] = row_scores.log_probs
+        for number, weights in enumerate(() if self.is_supervised else self.state.references):
+            places = self.teachers.places_of(number)
+            rows = [mini_batches[index][place] for index, place in places]
+            with weights.swapped_in():
+                scores = score_rows(self.state.chunks, rows) if rows else []
+            # Only the last pipeline stage has scores.
+            for (index, place), row, row_scores in zip(places, rows, scores, strict=False):
+                before = reference[index][place]
+                reference[index][place] = self.teachers.joined(number, row, row_scores.log_probs, before)
         return reference
 
     def _score(self, mini_batches: MiniBatches) -> list[list[TokenScores]]:
@@ -253,11 +260,12 @@ class Update:
             batch = _token_batch(
                 row, scores, old_log_probs, reference[number], covariance_masks[number], size, algorithm.aggregation
             )
+            batch = replace(batch, has_reference=self.teachers.has_reference(row))
             if measures_gain:
                 self.gain.add(batch, row.measured)
             result = loss_of(batch, algorithm)
             # The loss comes last: it decides whether the step is skipped, whatever a user's own loss reports.
-            metrics = {**result.metrics, "policy/loss": result.loss.detach()}
+            metrics = {**result.metrics, **self.teachers.sums(row, batch), "policy/loss": result.loss.detach()}
             return self.plan.loss_scale * result.loss, metrics
 
         return loss

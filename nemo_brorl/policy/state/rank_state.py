@@ -11,7 +11,7 @@ from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel
 from megatron.core.optimizer import MegatronOptimizer
 
-from nemo_brorl.config.model_rules import check_policy_fits
+from nemo_brorl.config.model_rules import check_policy_fits, check_same_shape
 from nemo_brorl.config.rank_settings import RankSettings
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.model_shape import ModelShape
@@ -41,7 +41,7 @@ class RankState:
     models: list[PolicyModel]  # one per virtual pipeline stage
     chunks: list[DistributedDataParallel]  # models as wrapped for training
     optimizer: MegatronOptimizer
-    reference: ReferenceWeights | None  # None: no KL term
+    references: tuple[ReferenceWeights, ...]  # that of the KL term, or one for each teacher; empty: no KL term
     row_settings: RowSettings
 
     def row(self, packed_groups: Sequence[PackedGroup], temperature: float) -> Row:
@@ -75,7 +75,7 @@ def build_rank_state(
     load_hf(models, shape, model_folder, weight_groups())
     chunks = wrap_model(models, settings.sizes.overlaps_gradients, settings.policy.overlap_param_gather)
     optimizer = build_optimizer(chunks, settings.policy.optim)
-    reference = ReferenceWeights(models) if settings.algorithm.kl.coefficient > 0 else None
+    references = choose_references(settings, models, shape)
     row_settings = _row_settings(settings, device, shape)
     return RankState(
         settings,
@@ -84,9 +84,29 @@ def build_rank_state(
         models,
         chunks,
         optimizer,
-        reference,
+        references,
         row_settings,
     )
+
+
+def choose_references(
+    settings: RankSettings,
+    models: Sequence[PolicyModel],
+    shape: ModelShape,
+) -> tuple[ReferenceWeights, ...]:
+    """Return the weights that the KL term compares with: those of the models now, or of the teachers' folders.
+
+    Collective. Raises ModelError for an unusable folder, ConfigError for parameters that are kept in FP8.
+    """
+    references = []
+    for folder in settings.references:
+        reference = ReferenceWeights(models)
+        if folder is not None:
+            check_same_shape(shape, folder)
+            with reference.swapped_in():
+                load_hf(models, shape, folder, weight_groups())
+        references.append(reference)
+    return tuple(references)
 
 
 def _row_settings(

@@ -40,12 +40,12 @@ from nemo_brorl.policy.cpu.fp8_emulation import histories
 from nemo_brorl.policy.state.checkpoint_pickles import check_index, check_scales
 from nemo_brorl.policy.state.optimizer import state_tensors
 from nemo_brorl.policy.state.rank_state import RankState
+from nemo_brorl.policy.state.reference import ReferenceWeights
 
 _BACKEND, _VERSION = "torch_dist", 1
 _INDEX_FILES = (".metadata", "metadata.json")  # index files of torch and of Megatron
 _CANNOT_WRITE = (OSError, RuntimeError)  # torch's zip writer raises RuntimeError for a full disk
 
-_REFERENCE = "reference."
 _DATA_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # variable that makes every torch.load read only tensors and plain data
 # Errors that Megatron, torch and pickle raise for files that are missing, cut short or overwritten.
 _UNREADABLE = (
@@ -239,9 +239,9 @@ def load(rank: RankState, folder: Path) -> None:
     # fp32 parameters are views of leaves that are filled in place, which autograd forbids.
     with torch.no_grad():
         rank.optimizer.load_state_dict(state["optimizer"])
-    if rank.reference:
-        for name, copy in rank.reference.copies.items():
-            copy.copy_(state[_REFERENCE + name])
+    for prefix, reference in _references(rank):
+        for name, copy in reference.copies.items():
+            copy.copy_(state[prefix + name])
 
 
 def check_files(folder: Path) -> None:
@@ -277,8 +277,8 @@ def _live_on_host(rank: RankState) -> Iterator[Tensor]:
         yield from model.parameters()
         yield from model.buffers()
     yield from state_tensors(rank.optimizer)
-    if rank.reference:
-        yield from rank.reference.copies.values()
+    for reference in rank.references:
+        yield from reference.copies.values()
 
 
 def metadata() -> dict[str, Any]:
@@ -298,20 +298,25 @@ def _sharded_state(rank: RankState, is_loading: bool) -> dict[str, Any]:
     if len(rank.models) == 1:
         models = {"model": state["model0"]}
     state["optimizer"] = rank.optimizer.sharded_state_dict(models, is_loading, metadata=metadata())
-    if rank.reference:
-        state |= _reference_state(rank)
+    for prefix, reference in _references(rank):
+        state |= _reference_state(rank, prefix, reference)
     return state
 
 
-def _reference_state(rank: RankState) -> dict[str, Any]:
-    """Return the weights of the KL term's reference as sharded tensors for a checkpoint, under names of their own."""
-    assert rank.reference is not None
+def _references(rank: RankState) -> Iterator[tuple[str, ReferenceWeights]]:
+    """Yield each reference with the start of its tensors' names in a checkpoint: reference., reference1. and so on."""
+    for number, reference in enumerate(rank.references):
+        yield f"reference{number or ''}.", reference
+
+
+def _reference_state(rank: RankState, prefix: str, reference: ReferenceWeights) -> dict[str, Any]:
+    """Return the weights of a reference as sharded tensors for a checkpoint, whose names start with `prefix`."""
     state = {}
     for index, model in enumerate(rank.models):
-        sharded = model.sharded_state_dict(prefix=_REFERENCE, metadata=metadata())
+        sharded = model.sharded_state_dict(prefix=prefix, metadata=metadata())
         for name, _ in model.named_parameters():
-            tensor = sharded[_REFERENCE + name]
+            tensor = sharded[prefix + name]
             key = f"chunk{index}.{name}"
-            tensor.data = rank.reference.copies[key]
-            state[_REFERENCE + key] = tensor
+            tensor.data = reference.copies[key]
+            state[prefix + key] = tensor
     return state

@@ -129,6 +129,41 @@ def test_kl_in_the_reward_lowers_every_advantage_of_a_response_by_its_sum() -> N
     torch.testing.assert_close(gradient(used), -torch.tensor([0.7, 0.7, 0.85]))
 
 
+def test_the_gradient_of_k2_is_that_of_teacher_minus_policy_as_an_advantage() -> None:
+    # log π_T − log π = .5, −1 and .25, coefficient .4: the gradient of the mean is −.4 · these / 3
+    differences = torch.tensor([0.5, -1.0, 0.25])
+    taught = tokens([0.0] * 3, [0.0] * 3, [2, 1], reference=differences)
+    kl = KLConfig(coefficient=0.4, estimator="k2")
+    thirds = torch.full((3,), 1 / 3)
+    ppo_clip(replace(taught, weights=thirds), AlgorithmConfig(importance_correction=OFF, kl=kl)).loss.backward()
+    torch.testing.assert_close(gradient(taught), torch.tensor([-0.2, 0.4, -0.1]) / 3)
+    rewarded = tokens([0.0] * 3, (0.4 * differences).tolist(), [2, 1])
+    ppo_clip(replace(rewarded, weights=thirds), AlgorithmConfig(importance_correction=OFF)).loss.backward()
+    torch.testing.assert_close(gradient(taught), gradient(rewarded))
+
+
+def test_the_kl_of_later_mini_batches_is_not_weighed_by_the_ratio_of_the_policies() -> None:
+    # log π/π_old = .2, log π_T/π_old = .7: the gradient is −(.7 − .2), where an advantage's has the factor e^.2
+    taught = tokens([0.2], [0.0], [1], reference=0.7)
+    kl = KLConfig(coefficient=1.0, estimator="k2")
+    ppo_clip(taught, AlgorithmConfig(importance_correction=OFF, kl=kl)).loss.backward()
+    torch.testing.assert_close(gradient(taught), torch.tensor([-0.5]))
+
+
+@pytest.mark.parametrize("placement", ["loss", "reward"])
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_tokens_without_a_reference_have_no_kl(placement: str, estimator: str) -> None:
+    kl = KLConfig(coefficient=1.0, estimator=estimator, placement=placement)
+    config = AlgorithmConfig(importance_correction=OFF, kl=kl)
+    # Responses of one token: the second has no reference.
+    both = replace(tokens([0.0] * 2, [0.0] * 2, [1, 1], reference=0.5), has_reference=torch.tensor([True, False]))
+    alone = tokens([0.0], [0.0], [1], reference=0.5)
+    result, expected = ppo_clip(both, config), ppo_clip(alone, config)
+    (result.loss + expected.loss).backward()
+    assert result.metrics["policy/kl_to_reference"] == expected.metrics["policy/kl_to_reference"]
+    torch.testing.assert_close(gradient(both), torch.cat([gradient(alone), torch.zeros(1)]))
+
+
 def test_the_entropy_bonus_lowers_the_loss_by_its_coefficient() -> None:
     used = batch(1.0, 1.0, entropy=2.0)
     result = ppo_clip(used, AlgorithmConfig(importance_correction=OFF, entropy_coefficient=0.1))

@@ -21,6 +21,8 @@ APART = ["generation.placement=disaggregated"]
 
 SETTING_AND_VALUES = re.compile(r"([a-z]\w+(?:\.\w+)+)(?:=([\w' ]+)| above 0| other than \w+)?")
 
+TEACHER = "algorithm.kl.teacher=models/sums"
+
 WRONG = [
     (["rollouts.num_per_prompt=1"], "rollouts.num_per_prompt=1 is out of range: set a number of at least 2"),
     (["rollouts.temperature=0"], "rollouts.temperature=0.0 is out of range: set a number above 0"),
@@ -96,6 +98,40 @@ WRONG = [
     (
         ["algorithm.kl.placement=reward"],
         "needs algorithm.kl.estimator=k1 (now k2)",
+    ),
+    (
+        [TEACHER, "algorithm.kl.coefficient=0"],
+        "algorithm.kl.teacher=models/sums is the reference of the KL, and needs algorithm.kl.coefficient above 0 (now "
+        "0.0): set that, or algorithm.kl.teacher=null",
+    ),
+    (
+        ["algorithm.kl.teachers={gcd: models/sums}", "algorithm.kl.coefficient=0"],
+        "set that, or algorithm.kl.teachers={}",
+    ),
+    (
+        [TEACHER, "algorithm.reference_reset.interval=3"],
+        "stays the reference, and needs algorithm.reference_reset.interval=0 (now 3)",
+    ),
+    (
+        [TEACHER, "algorithm.reference_reset.kl_above=0.1"],
+        "stays the reference, and needs algorithm.reference_reset.kl_above=null (now 0.1)",
+    ),
+    (
+        ["algorithm.kl.teachers={gcd: models/sums}", "algorithm.reference_reset.patience=2"],
+        "stays the reference, and needs algorithm.reference_reset.patience=0 (now 2)",
+    ),
+    (
+        [TEACHER, "algorithm.kl.teachers={gcd: models/sums}"],
+        "both name teachers: set one of them",
+    ),
+    (
+        [*ON_GPUS, "policy.precision=bf16", "policy.fp8=hybrid", "policy.fp8_params=true", TEACHER],
+        "algorithm.kl.teacher=models/sums is exchanged with the policy unrounded, and needs policy.fp8_params=false",
+    ),
+    (["algorithm.advantage=none", TEACHER], "needs dynamic_sampling.enabled=false (now true)"),
+    (
+        ["algorithm.advantage=none", "dynamic_sampling.enabled=false"],
+        "trains on a teacher alone, and needs algorithm.kl.teacher=MODEL (now null)",
     ),
     ([*APART, "generation.sleep=cache"], "needs generation.placement=colocated (now disaggregated)"),
     (["generation.sleep=deep"], "set one of off, cache, offload, discard"),
@@ -225,6 +261,8 @@ def test_all_violated_rules_are_reported_together() -> None:
 
 
 RIGHT = [
+    [TEACHER, "algorithm.advantage=none", "dynamic_sampling.enabled=false"],
+    ["algorithm.kl.teachers={gcd: models/sums}"],
     ["rollouts.top_p=0.9", "algorithm.importance_correction.enabled=false"],
     ["policy.precision=bf16", "parity.max_mean_abs_diff=0.05"],
     ["policy.tensor_model_parallel_size=2", "policy.pipeline_model_parallel_size=2", "policy.sequence_parallel=true"],

@@ -36,7 +36,7 @@ def test_inside_are_the_reference_weights_and_outside_the_current_ones(
     learner.update(make_plan())
     current = params(learner)
     assert not are_equal(initial, current)
-    with learner.state.reference.swapped_in():
+    with learner.state.references[0].swapped_in():
         assert are_equal(params(learner), initial)
     assert are_equal(params(learner), current)
 
@@ -46,10 +46,10 @@ def test_weights_come_back_when_scoring_fails(new_learner: NewLearner, model_fol
     initial = params(learner)
     learner.update(make_plan())
     current = params(learner)
-    with pytest.raises(RuntimeError, match="out of memory"), learner.state.reference.swapped_in():
+    with pytest.raises(RuntimeError, match="out of memory"), learner.state.references[0].swapped_in():
         raise RuntimeError("out of memory")
     assert are_equal(params(learner), current)
-    with learner.state.reference.swapped_in():
+    with learner.state.references[0].swapped_in():
         assert are_equal(params(learner), initial)
 
 

@@ -44,7 +44,7 @@ def state_of(learner: Any) -> list[torch.Tensor]:
     weights = [param for model in learner.state.models for param in model.parameters()]
     return [
         tensor.detach().clone()
-        for tensor in (*weights, *state_tensors(learner.state.optimizer), *learner.state.reference.copies.values())
+        for tensor in (*weights, *state_tensors(learner.state.optimizer), *learner.state.references[0].copies.values())
     ]
 
 
