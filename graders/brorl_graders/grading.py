@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from brorl_graders.base.errors import BroRLError, ConfigError
+from brorl_graders.base.errors import BroRLError, ConfigError, DataError
 from brorl_graders.base.payload import Deadlines
 from brorl_graders.base.settings import ServiceLimits
 from brorl_graders.base.verdicts import Verdicts
@@ -104,13 +104,17 @@ class Pool:
         """Grade responses to one prompt, and return the grades in the order of the responses.
 
         A response that is no text has a failed grade, and so has each response to a payload that is no mapping or
-        cannot be sent to a process. Raises DataError for a payload that the verifier cannot score with, and ConfigError
-        for an unknown verifier.
+        cannot be sent to a process. Raises DataError for a payload that the verifier cannot score with and for
+        responses that are no list, and ConfigError for an unknown verifier.
         """
-        if not isinstance(payload, Mapping):
-            reason = f"the payload is of type {type(payload).__name__}: give a mapping like {{'answer': '7'}}"
-            return [Grade(0.0, reason, True) for _ in responses]
-        check_payload(verifier, dict(payload))
+        if isinstance(responses, (str, bytes, Mapping)) or not isinstance(responses, Iterable):
+            raise DataError(f"the responses are of type {type(responses).__name__}: give a list of texts")
+        responses = list(responses)
+        try:
+            payload = _plain(payload)
+        except ValueError as error:
+            return [Grade(0.0, str(error), True) for _ in responses]
+        check_payload(verifier, payload)
         verdicts = self.judge(verifier, payload, responses)
         grades = []
         for index, score in enumerate(verdicts.scores):
@@ -136,7 +140,7 @@ class Pool:
             return self.grade(row["verifier"], row["payload"], [row["response"]])[0]
         except BroRLError as error:
             return Grade(0.0, str(error), True)
-        except (KeyError, TypeError) as error:
+        except Exception as error:  # noqa: BLE001, values of a caller may raise anything
             return Grade(0.0, f"the row needs verifier, payload and response: {type(error).__name__}: {error}", True)
 
     def judge(
@@ -204,6 +208,16 @@ class Pool:
             if self._remote is None:
                 self._remote = RemoteScores(self._service_limits, self._record_folder, self._worker)
             return self._remote
+
+
+def _plain(payload: Any) -> dict[str, Any]:
+    """Copy a payload into a dictionary. Raises ValueError for one that is no mapping or cannot be read."""
+    if not isinstance(payload, Mapping):
+        raise ValueError(f"the payload is of type {type(payload).__name__}: give a mapping like {{'answer': '7'}}")
+    try:
+        return dict(payload)
+    except Exception as error:
+        raise ValueError(f"the payload cannot be read: {type(error).__name__}: {error}") from error
 
 
 def grade(verifier: str, payload: Mapping[str, Any], response: str, seconds: float = SECONDS) -> Grade:

@@ -142,6 +142,37 @@ def test_each_odd_response_and_payload_fails_alone_and_the_pool_grades_the_next(
         assert pool.grade("exact_match", payload, [right])[0].reward == 1.0
 
 
+class Raising(Mapping[str, Any]):
+    """A mapping that cannot be read."""
+
+    def __getitem__(self, key: str) -> Any:
+        raise RuntimeError("not to be read")
+
+    def __iter__(self) -> Any:
+        raise RuntimeError("not to be read")
+
+    def __len__(self) -> int:
+        return 1
+
+
+def test_responses_are_a_list_or_what_can_be_read_as_one() -> None:
+    payload = {"answer": "7"}
+    right = "<answer>7</answer>"
+    with Pool(processes=1) as pool:
+        for responses in (None, 7, right, right.encode(), {"role": "assistant", "content": right}):
+            with pytest.raises(DataError, match="give a list of texts"):
+                pool.grade("exact_match", payload, responses)  # type: ignore[arg-type]
+        for more in ((text for text in (right, "8")), (right, "8")):
+            assert [one.reward for one in pool.grade("exact_match", payload, more)] == [1.0, 0.0]  # type: ignore[arg-type]
+        [failed] = pool.grade("exact_match", Raising(), [right])
+        assert failed.failed and "cannot be read" in failed.reason
+        for name in (None, 7, ["exact_match"], b"exact_match"):
+            with pytest.raises(ConfigError, match="name of a verifier"):
+                pool.grade(name, payload, [right])  # type: ignore[arg-type]
+        rows = [{"verifier": name, "payload": payload, "response": right} for name in (None, {}, "exact_match")]
+        assert [one.failed for one in pool.grade_rows(rows)] == [True, True, False]
+
+
 def test_rows_of_several_prompts_are_graded_in_their_order_and_a_wrong_row_fails_alone() -> None:
     rows: list[Any] = [
         {"verifier": "exact_match", "payload": {"answer": "7"}, "response": "<answer>7</answer>"},

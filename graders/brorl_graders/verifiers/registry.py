@@ -288,6 +288,8 @@ def check_name(name: str) -> None:
     names.
     """
     names = allowed()
+    if not isinstance(name, str):
+        raise ConfigError(f"the name of a verifier is of type {type(name).__name__}: give a text such as 'math'")
     if name in VERIFIERS or name in names.endpoints or name in names.verifiers:
         return
     if is_import_path(name) or is_address(name):
