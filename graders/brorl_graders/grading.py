@@ -14,10 +14,12 @@ import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from brorl_graders.answers import answer_in, reference_in
 from brorl_graders.base.errors import BroRLError, ConfigError, DataError
 from brorl_graders.base.payload import Deadlines
 from brorl_graders.base.settings import ServiceLimits
@@ -34,12 +36,26 @@ SECONDS = 10.0  # default time for one response
 THREADS_PER_CORE = 4  # rows of `grade_rows` that are graded at once
 
 
-class Grade(NamedTuple):
-    """The reward of one response, with its reason."""
-
+class _Grade(NamedTuple):
     reward: float  # 0 when the verifier failed
     reason: str  # why the verifier failed, or its comment on the reward; "": no comment
     failed: bool
+
+
+class Grade(_Grade):
+    """The reward of one response, with its reason, and with what was read when it is asked for."""
+
+    source: tuple[str, Mapping[str, Any], str] | None = None  # verifier, payload and response
+
+    @cached_property
+    def answer(self) -> str | None:
+        """The answer that was read out of the response. None: none was read, or the verifier reads none."""
+        return None if self.source is None else answer_in(*self.source)
+
+    @cached_property
+    def reference(self) -> str | None:
+        """The right answers that were read out of the payload, with "or" between them. None: it has none."""
+        return None if self.source is None else reference_in(*self.source[:2])
 
 
 class Processes(Protocol):
@@ -118,8 +134,9 @@ class Pool:
         verdicts = self.judge(verifier, payload, responses)
         grades = []
         for index, score in enumerate(verdicts.scores):
-            reason = verdicts.reasons.get(index, "")
-            grades.append(Grade(0.0 if score is None else score, reason, score is None))
+            one = Grade(0.0 if score is None else score, verdicts.reasons.get(index, ""), score is None)
+            one.source = verifier, payload, responses[index]
+            grades.append(one)
         return grades
 
     async def agrade(self, verifier: str, payload: Mapping[str, Any], responses: Sequence[str]) -> list[Grade]:

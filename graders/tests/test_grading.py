@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -50,6 +51,43 @@ def test_a_response_that_met_its_deadline_has_failed_and_one_that_is_wrong_has_n
     assert wrong == Grade(0.0, "", failed=False)
 
 
+@pytest.mark.parametrize(
+    ("verifier", "payload", "response", "answer", "reference"),
+    [
+        ("math", {"answer": "#### 72"}, "So it is \\boxed{\\frac12}.", "\\frac12", "72"),
+        ("math", {"answer": ["7", "\\boxed{8}"]}, "No idea.", None, "7 or 8"),
+        ("math", {"answer": 72, "extract": "tags"}, "\\boxed{3} <answer>7 m</answer>", "7 m", "72"),
+        ("multiple_choice", {"answer": "Paris", "choices": ["Rome", "Paris"]}, "Answer: A", "A", "B"),
+        ("exact_match", {"answer": "a  b"}, "<answer>a c</answer>", "a c", "a  b"),
+        ("format", {"structure": "think_answer"}, "<think>a</think><answer>7</answer>", None, None),
+        (
+            "composite",
+            {
+                "answer": "7",
+                "structure": "answer",
+                "parts": [{"verifier": "format"}, {"verifier": "math", "options": {"extract": "last"}}],
+            },
+            "The answer is 6.\nThat is \\boxed{5}.",
+            "6",
+            "7",
+        ),
+    ],
+)
+def test_a_grade_has_what_was_read_out_of_response_and_reference(
+    verifier: str, payload: dict[str, Any], response: str, answer: str | None, reference: str | None
+) -> None:
+    with Pool(processes=1) as pool:
+        [one] = pickle.loads(pickle.dumps(pool.grade(verifier, payload, [response])))
+    assert (one.answer, one.reference) == (answer, reference)
+
+
+def test_a_grade_that_read_nothing_has_no_answer() -> None:
+    with Pool(processes=1) as pool:
+        [odd] = pool.grade("math", {"answer": "7"}, [None])  # type: ignore[list-item]
+    assert (odd.answer, odd.reference) == (None, "7")
+    assert (Grade(0.0, "", True).answer, Grade(0.0, "", True).reference) == (None, None)
+
+
 def test_a_wrong_payload_and_an_unknown_verifier_are_errors() -> None:
     with Pool() as pool:
         with pytest.raises(DataError, match="answer"):
@@ -68,7 +106,9 @@ def test_a_file_is_graded_by_the_graders_alone(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "brorl_graders", str(file)]
     environment = {**os.environ, "PYTHONPATH": CODE_PATH}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-    assert [json.loads(line)["reward"] for line in done.stdout.splitlines()] == [1.0, 0.0]
+    grades = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one["reward"] for one in grades] == [1.0, 0.0]
+    assert [(one["answer"], one["reference"]) for one in grades] == [("7", "7"), (None, "7")]
 
 
 def test_grading_needs_no_library_of_another_verifier(tmp_path: Path) -> None:

@@ -58,6 +58,14 @@ class Template(NamedTuple):
     settings: str = ""  # JSON that describes what the verifier builds for many prompts at once
 
 
+class AnsweringPart(NamedTuple):
+    """A verifier that can read answers, with the payload that it sees."""
+
+    verifier: str
+    payload: Payload
+    read: Answer
+
+
 class Verifier:
     """A verifier of one kind: what it needs from its process, what it checks, and how it scores a response."""
 
@@ -354,9 +362,15 @@ def answer_reader(name: str, payload: Payload) -> Callable[[str], str | None] | 
 
     In a composition the first part that can read answers does so.
     """
+    part = answering_part(name, payload)
+    return None if part is None else partial(part.read, part.payload)
+
+
+def answering_part(name: str, payload: Payload) -> AnsweringPart | None:
+    """Return the first verifier of this payload that can read answers, or None."""
     for verifier, own in _parts(name, payload):
         if verifier.answer is not None:
-            return partial(verifier.answer, own)
+            return AnsweringPart(verifier.name, own, verifier.answer)
     return None
 
 
