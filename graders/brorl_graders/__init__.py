@@ -100,8 +100,11 @@ _FOR_TRAINING = {
     "named_code": ("NamedCode", "look_up", "source_hashes"),
     "verifiers.registry": ("check_name", "endpoints_in", "is_open", "names_in", "runs_own_code"),
 }
-_MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}
-_MODULE_FOR_TRAINING = {name: module for module, names in _FOR_TRAINING.items() for name in names}
+_MODULE_OF: dict[str, str] = {}
+_MODULE_FOR_TRAINING: dict[str, str] = {}
+for _found, _modules in ((_MODULE_OF, _PUBLIC), (_MODULE_FOR_TRAINING, _FOR_TRAINING)):
+    for _module, _names in _modules.items():
+        _found.update(dict.fromkeys(_names, _module))
 
 
 def __getattr__(name: str) -> Any:

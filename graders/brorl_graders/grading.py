@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from brorl_graders.answers import answer_in, reference_in
 from brorl_graders.base.errors import BroRLError, ConfigError, DataError
+from brorl_graders.base.extras import require
 from brorl_graders.base.payload import Deadlines
 from brorl_graders.base.settings import ServiceLimits
 from brorl_graders.base.verdicts import Verdicts
@@ -218,7 +219,7 @@ class Pool:
 
     def _services(self) -> RemoteScores:
         """Return the client of scoring services, which is made at the first call."""
-        # The client needs httpx, an extra of the graders. A pool that asks no service works without it.
+        require("httpx")
         from brorl_graders.services.remote_scores import RemoteScores
 
         with self._lock:

@@ -9,6 +9,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import tomllib
 from array import array
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 from brorl_graders.base.errors import ConfigError, DataError, ResourceError
+from brorl_graders.base.extras import EXTRAS
 from brorl_graders.base.verdicts import Verdicts
 from brorl_graders.grading import Grade, Pool, grade
 
@@ -111,16 +113,79 @@ def test_a_file_is_graded_by_the_graders_alone(tmp_path: Path) -> None:
     assert [(one["answer"], one["reference"]) for one in grades] == [("7", "7"), (None, "7")]
 
 
-def test_grading_needs_no_library_of_another_verifier(tmp_path: Path) -> None:
-    program = (
-        "import sys; sys.modules.update(dict.fromkeys(sys.argv[1:]));"
-        "from brorl_graders import grade; print(grade('exact_match', {'answer': '7'}, '<answer>7</answer>').reward)"
-    )
-    extras = ["httpx", "aiohttp", "openai", "numpy", "sympy", "math_verify", "reasoning_gym", "jsonschema", "py3langid"]
-    environment = {**os.environ, "PYTHONPATH": CODE_PATH}
-    command = [sys.executable, "-c", program, *extras]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["1.0"]
+CALCULATOR = "brorl_graders.environments.judged:Calculator"
+GRADE_CASES = f"""
+import json, sys
+from brorl_graders import BroRLError, Endpoint, Names, Pool, make_environment, use_names
+from brorl_graders.base.names import fingerprint
+
+judge = Endpoint("judge", "http://127.0.0.1:9")
+use_names(Names(endpoints={{"judge": judge}}, environments={{"{CALCULATOR}": (fingerprint({{}}),)}}))
+found = {{}}
+with Pool(processes=1) as pool:
+    for name, (verifier, payload, *responses) in json.load(sys.stdin).items():
+        try:
+            found[name] = [[one.reward, one.reason] for one in pool.grade(verifier, payload, responses)]
+        except BroRLError as error:
+            found[name] = str(error)
+try:
+    make_environment("{CALCULATOR}", {{}})
+except BroRLError as error:
+    found["environment"] = str(error)
+print(json.dumps(found))
+"""
+COLUMN, SAME = "\\begin{pmatrix}1\\\\2\\end{pmatrix}", "\\begin{pmatrix}2-1\\\\2\\end{pmatrix}"
+WITHOUT_EXTRAS = {
+    "number": ["math", {"answer": "1/2"}, "\\boxed{0.5}", "It is 3."],
+    "word": ["math", {"answer": "Tuesday"}, "\\boxed{Tuesday}", "\\boxed{Monday}"],
+    "group": ["math", {"answer": "1, 2"}, "\\boxed{2, 1}", "\\boxed{(1,3)}"],
+    "letter": ["multiple_choice", {"answer": "C"}, "Answer: C", "Answer: D"],
+    "program": ["code", {"tests": ["assert f(1) == 2"]}, "```python\ndef f(x): return x + 1\n```", "?"],
+    "instruction": [
+        "instruction_following",
+        {"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]},
+        "Good morning.",
+        "Well, well.",
+    ],
+}
+WITH_EXTRAS = {
+    "math": ["math", {"answer": COLUMN}, f"\\boxed{{{SAME}}}"],
+    "ifeval": ["format", {"language": "en"}, "This is plain English"],
+    "reasoning-gym": [
+        "reasoning_gym",
+        {"dataset": "gcd", "config": {}, "answer": "1", "question": "?", "metadata": {}},
+        "1",
+    ],
+    "services": ["judge", {"answer": "7"}, "7"],
+}
+
+
+def test_numbers_words_groups_letters_and_programs_need_no_extra_and_an_error_names_the_one_to_install(
+    tmp_path: Path,
+) -> None:
+    # Verifiers may read folders of this name only
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    for name in [*EXTRAS, "numpy"]:
+        missing = f"raise ModuleNotFoundError(\"No module named '{name}'\", name={name!r})\n"
+        (folder / f"{name}.py").write_text(missing)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(folder), CODE_PATH))}
+    command = [sys.executable, "-c", GRADE_CASES]
+    cases = json.dumps({**WITHOUT_EXTRAS, **WITH_EXTRAS})
+    done = subprocess.run(command, input=cases, env=environment, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    for name in WITHOUT_EXTRAS:
+        assert [reward for reward, _ in found[name]] == [1.0, 0.0], name
+    for extra in (*WITH_EXTRAS, "environments"):
+        assert f"pip install 'brorl-graders[{extra}]'" in str(found.get(extra) or found["environment"])
+
+
+def test_each_library_is_in_the_extra_that_its_error_names() -> None:
+    declared = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = declared["project"]["optional-dependencies"]
+    for library, extra in EXTRAS.items():
+        assert library.replace("_", "-") in extras[extra]
+        assert extra in extras["all"][0]
 
 
 def test_a_row_that_cannot_be_graded_is_one_message(tmp_path: Path) -> None:

@@ -71,19 +71,19 @@ class ScoringTask:
     is_trial: bool = False  # its text was written to find out whether the payload's reference is to blame
 
     def trial(self, text: str) -> ScoringTask:
-        """Build a task that scores a trial response to the same payload."""
+        """Build a task that scores a text by the same payload."""
         made = ScoringTask(self.verifier, self.payload, [text], self.timeout_s, deque([0]), is_trial=True)
         made.packed = self.packed
         return made
 
     @property
     def question(self) -> tuple[str, bytes]:
-        """The verifier and the payload, by which a pool remembers what it could not score in time."""
+        """Verifier and payload."""
         return self.verifier, self.packed
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether many texts have missed the deadline and none was scored."""
+        """Whether many texts were late and none was scored."""
         return self.num_late >= MANY_LATE and all(score is None for score in self.scores.values())
 
     def prepare(self) -> None:

@@ -13,12 +13,14 @@ this package and those that the settings name (`graders/brorl_graders/base/names
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import NamedTuple, Protocol
 
 from brorl_graders.base.components import import_function, is_import_path, with_params
 from brorl_graders.base.errors import ConfigError, DataError, NotAllowedError
+from brorl_graders.base.extras import to_install
 from brorl_graders.base.names import Names, allow, allowed, refused_verifier
 from brorl_graders.base.payload import (
     ENVIRONMENT,
@@ -37,6 +39,8 @@ from brorl_graders.verifiers.code import code
 from brorl_graders.verifiers.ifeval import instruction_following
 from brorl_graders.verifiers.math import answer as math_answer
 from brorl_graders.verifiers.reward_functions import scoring
+
+log = logging.getLogger(__name__)
 
 # Errors that a malformed payload from untrusted data may raise while it is checked.
 MALFORMED = (
@@ -139,8 +143,13 @@ class ModuleVerifier(Verifier):
         return self._module.check(payload)
 
     def load(self, settings: str) -> None:
-        if hasattr(self._module, "load"):
-            self._module.load()
+        """Import the libraries of the module. Answers that need one that is not installed fail later, and no others."""
+        try:
+            getattr(self._module, "load", tuple)()
+        except ModuleNotFoundError as error:
+            if not to_install(error):
+                raise
+            log.warning("verifier %s cannot score every answer: %s%s", self.name, error, to_install(error))
 
     def score(self, payload: Payload, response: str) -> Scored:
         return self._module.score(payload, response)
@@ -153,7 +162,7 @@ class ReasoningGym(ModuleVerifier):
         return Template(self.name, reasoning_gym.settings(payload))
 
     def load(self, settings: str) -> None:
-        super().load(settings)
+        reasoning_gym.load()
         reasoning_gym.prepare(settings)
 
 
