@@ -35,7 +35,8 @@ def main() -> int:
             except (BroRLError, ValueError, KeyError, TypeError) as error:
                 sys.stderr.write(inert(f"error: {options.file}, line {number}: {error}\n"))
                 return 2
-            sys.stdout.write(json.dumps(one._asdict()) + "\n")
+            read = {"answer": one.answer, "reference": one.reference}
+            sys.stdout.write(json.dumps({**one._asdict(), **read}) + "\n")
     return 0
 
 

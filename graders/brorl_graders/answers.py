@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from brorl_graders.base.answer import last_answer, read_answer
+from brorl_graders.base.answer import boxed_answers, last_answer, read_answer
 from brorl_graders.base.payload import Payload, accepted_answers
 from brorl_graders.processes.child import VERIFIER_ERRORS
-from brorl_graders.verifiers.math.answer import find_answer, place_of
+from brorl_graders.verifiers.math.finding import find_answer, in_boxes, place_of
+from brorl_graders.verifiers.math.statement import is_prose, stated_answer
 from brorl_graders.verifiers.multiple_choice import letter_of_number, right_letter
-from brorl_graders.verifiers.registry import answer_reader, names_in
+from brorl_graders.verifiers.registry import answer_reader, answering_part, names_in
 
 # Responses in which `Answers.references` gives the verifier its own reference to read.
 FORMS = ("<answer>{}</answer>", "\\boxed{{{}}}", "The answer is {}.")
@@ -77,6 +78,37 @@ def is_reference(payload: Payload, text: str) -> bool:
     if not choices:
         return False
     return right_letter(payload["answer"], choices) in (text, letter_of_number(text, choices))
+
+
+def answer_in(verifier: str, payload: Payload, response: Any) -> str | None:
+    """Return the answer that a prompt's verifier reads in a response, as it is written there, or None."""
+    part = answering_part(verifier, payload)
+    if part is None or not isinstance(response, str):
+        return None
+    name, own, reader = part
+    try:
+        return find_answer(response, place_of(own)) if name == "math" else reader(own, response)
+    except VERIFIER_ERRORS:
+        return None
+
+
+def reference_in(verifier: str, payload: Payload) -> str | None:
+    """Return the right answers that a prompt's verifier reads in its payload, with "or" between them, or None."""
+    part = answering_part(verifier, payload)
+    if part is None or part.payload.get("answer") is None:
+        return None
+    if part.verifier == "multiple_choice":
+        return right_letter(part.payload["answer"], part.payload.get("choices") or ())
+    accepted = accepted_answers(part.payload)
+    return " or ".join(map(_mathematical, accepted) if part.verifier == "math" else accepted)
+
+
+def _mathematical(reference: str) -> str:
+    """Return the answer in a reference of the verifier `math`, which may be a text that states the answer."""
+    boxes = boxed_answers(reference)
+    if boxes:
+        return in_boxes(boxes)
+    return (is_prose(reference) and stated_answer(reference)) or reference
 
 
 class Reading(NamedTuple):

@@ -14,11 +14,14 @@ import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from brorl_graders.base.errors import BroRLError, ConfigError
+from brorl_graders.answers import answer_in, reference_in
+from brorl_graders.base.errors import BroRLError, ConfigError, DataError
+from brorl_graders.base.extras import require
 from brorl_graders.base.payload import Deadlines
 from brorl_graders.base.settings import ServiceLimits
 from brorl_graders.base.verdicts import Verdicts
@@ -34,12 +37,26 @@ SECONDS = 10.0  # default time for one response
 THREADS_PER_CORE = 4  # rows of `grade_rows` that are graded at once
 
 
-class Grade(NamedTuple):
-    """The reward of one response, with its reason."""
-
+class _Grade(NamedTuple):
     reward: float  # 0 when the verifier failed
     reason: str  # why the verifier failed, or its comment on the reward; "": no comment
     failed: bool
+
+
+class Grade(_Grade):
+    """The reward of one response, with its reason, and with what was read when it is asked for."""
+
+    source: tuple[str, Mapping[str, Any], str] | None = None  # verifier, payload and response
+
+    @cached_property
+    def answer(self) -> str | None:
+        """The answer that was read out of the response. None: none was read, or the verifier reads none."""
+        return None if self.source is None else answer_in(*self.source)
+
+    @cached_property
+    def reference(self) -> str | None:
+        """The right answers that were read out of the payload, with "or" between them. None: it has none."""
+        return None if self.source is None else reference_in(*self.source[:2])
 
 
 class Processes(Protocol):
@@ -104,18 +121,23 @@ class Pool:
         """Grade responses to one prompt, and return the grades in the order of the responses.
 
         A response that is no text has a failed grade, and so has each response to a payload that is no mapping or
-        cannot be sent to a process. Raises DataError for a payload that the verifier cannot score with, and ConfigError
-        for an unknown verifier.
+        cannot be sent to a process. Raises DataError for a payload that the verifier cannot score with and for
+        responses that are no list, and ConfigError for an unknown verifier.
         """
-        if not isinstance(payload, Mapping):
-            reason = f"the payload is of type {type(payload).__name__}: give a mapping like {{'answer': '7'}}"
-            return [Grade(0.0, reason, True) for _ in responses]
-        check_payload(verifier, dict(payload))
+        if isinstance(responses, (str, bytes, Mapping)) or not isinstance(responses, Iterable):
+            raise DataError(f"the responses are of type {type(responses).__name__}: give a list of texts")
+        responses = list(responses)
+        try:
+            payload = _plain(payload)
+        except ValueError as error:
+            return [Grade(0.0, str(error), True) for _ in responses]
+        check_payload(verifier, payload)
         verdicts = self.judge(verifier, payload, responses)
         grades = []
         for index, score in enumerate(verdicts.scores):
-            reason = verdicts.reasons.get(index, "")
-            grades.append(Grade(0.0 if score is None else score, reason, score is None))
+            one = Grade(0.0 if score is None else score, verdicts.reasons.get(index, ""), score is None)
+            one.source = verifier, payload, responses[index]
+            grades.append(one)
         return grades
 
     async def agrade(self, verifier: str, payload: Mapping[str, Any], responses: Sequence[str]) -> list[Grade]:
@@ -136,7 +158,7 @@ class Pool:
             return self.grade(row["verifier"], row["payload"], [row["response"]])[0]
         except BroRLError as error:
             return Grade(0.0, str(error), True)
-        except (KeyError, TypeError) as error:
+        except Exception as error:  # noqa: BLE001, values of a caller may raise anything
             return Grade(0.0, f"the row needs verifier, payload and response: {type(error).__name__}: {error}", True)
 
     def judge(
@@ -197,13 +219,23 @@ class Pool:
 
     def _services(self) -> RemoteScores:
         """Return the client of scoring services, which is made at the first call."""
-        # The client needs httpx, an extra of the graders. A pool that asks no service works without it.
+        require("httpx")
         from brorl_graders.services.remote_scores import RemoteScores
 
         with self._lock:
             if self._remote is None:
                 self._remote = RemoteScores(self._service_limits, self._record_folder, self._worker)
             return self._remote
+
+
+def _plain(payload: Any) -> dict[str, Any]:
+    """Copy a payload into a dictionary. Raises ValueError for one that is no mapping or cannot be read."""
+    if not isinstance(payload, Mapping):
+        raise ValueError(f"the payload is of type {type(payload).__name__}: give a mapping like {{'answer': '7'}}")
+    try:
+        return dict(payload)
+    except Exception as error:
+        raise ValueError(f"the payload cannot be read: {type(error).__name__}: {error}") from error
 
 
 def grade(verifier: str, payload: Mapping[str, Any], response: str, seconds: float = SECONDS) -> Grade:

@@ -18,6 +18,13 @@ def test_every_public_name_can_be_imported() -> None:
         assert getattr(brorl_graders, name) is not None
     assert set(brorl_graders.__all__) <= set(dir(brorl_graders))
     assert set(brorl_graders.__all__) == set(brorl_graders._MODULE_OF)
+    for name in brorl_graders._MODULE_FOR_TRAINING:
+        assert getattr(brorl_graders, name) is not None and name not in brorl_graders.__all__
+
+
+def test_what_a_pool_takes_is_public() -> None:
+    taken = ("Deadlines", "ServiceLimits", "Processes", "Verdicts", "Names", "Endpoint", "use_names")
+    assert set(taken) <= set(brorl_graders.__all__)
 
 
 def test_importing_the_graders_imports_none_of_their_modules() -> None:

@@ -61,20 +61,19 @@ def brorl(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return environment / "bin" / "brorl"
 
 
-def requirements_of(name: str) -> set[str]:
-    """All distributions that one needs, itself included, without extras."""
-    found: set[str] = set()
-    waiting = [name]
+def requirements_of(line: str) -> set[str]:
+    """All distributions that a requirement needs, itself included, with the extras that it names."""
+    found: set[tuple[str, str]] = set()
+    waiting = [Requirement(line)]
     while waiting:
-        name = waiting.pop()
-        if name in found:
-            continue
-        found.add(name)
-        for line in metadata.requires(name) or []:
-            needed = Requirement(line)
-            if needed.marker is None or needed.marker.evaluate({"extra": ""}):
-                waiting.append(needed.name)
-    return found
+        wanted = waiting.pop()
+        for extra in {"", *wanted.extras}:
+            if (wanted.name, extra) in found:
+                continue
+            found.add((wanted.name, extra))
+            needed = map(Requirement, metadata.requires(wanted.name) or [])
+            waiting += [one for one in needed if one.marker is None or one.marker.evaluate({"extra": extra})]
+    return {name for name, _ in found}
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +85,7 @@ def login_node(brorl: Path) -> Path:
     needed.mkdir()
     ours = {"nemo_brorl", "brorl-graders"}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    for name in set().union(*(requirements_of(Requirement(line).name) for line in project)) - ours:
+    for name in set().union(*map(requirements_of, project)) - ours:
         for file in metadata.files(name) or []:
             top = file.parts[0]
             if top not in ("..", "__pycache__") and not (needed / top).exists():

@@ -26,6 +26,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from brorl_graders.base.environment_values import hidden, plain
 from brorl_graders.base.errors import ConfigError
+from brorl_graders.base.extras import to_install
 from brorl_graders.base.typed_values import typed
 
 PACKAGE = str(Path(__file__).parents[1])
@@ -52,7 +53,7 @@ def import_function(what: str, path: str) -> Callable[..., Any]:
     except (ImportError, AttributeError, SyntaxError) as error:
         raise ConfigError(
             f"{what} {path!r} cannot be imported ({type(error).__name__}: {error}); set package.module:function and "
-            "put the folder of the package on PYTHONPATH"
+            f"put the folder of the package on PYTHONPATH{to_install(error)}"
         ) from error
     if not callable(function):
         raise ConfigError(f"{what} {path!r} is a {type(function).__name__} and not a function")

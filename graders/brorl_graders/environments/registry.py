@@ -17,6 +17,7 @@ from typing import Any, get_type_hints
 
 from brorl_graders.base.components import import_function, is_import_path, typed_params
 from brorl_graders.base.errors import BroRLError, ConfigError, DataError
+from brorl_graders.base.extras import require, to_install
 from brorl_graders.base.foreign import LARGE, read_json
 from brorl_graders.base.names import check_environment, check_environment_name
 from brorl_graders.environments.protocol import (
@@ -89,16 +90,18 @@ def find_traits(name_and_task: tuple[str, Task]) -> Traits:
     """
     name, task = name_and_task
     kind = find(name)
-    import jsonschema  # noqa: F401 imported once, for all forks of this process
-
     try:
+        import jsonschema  # noqa: F401 imported once, for all forks of this process
+
         return kind.traits(task)
     except (ImportError, OSError, LookupError) as error:
-        raise ConfigError(f"environment {name} cannot be loaded: {type(error).__name__}: {error}") from error
+        reason = f"{type(error).__name__}: {error}{to_install(error)}"
+        raise ConfigError(f"environment {name} cannot be loaded: {reason}") from error
 
 
 def check_tools(name: str, environment: Environment) -> None:
     """Raise ConfigError unless each tool is a function by name with a JSON schema of its parameters."""
+    require("jsonschema")
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError
 

@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 from brorl_graders.base.components import own_line
 from brorl_graders.base.errors import BroRLError
+from brorl_graders.base.extras import to_install
 from brorl_graders.base.names import forget_all_but_environments
 from brorl_graders.base.payload import Score, score_and_reason
 from brorl_graders.processes.channel import ChildReplyError, receive_request, send_reply
@@ -214,5 +215,5 @@ def _describe(error: BaseException) -> str:
     """Return the name of an exception with its text, unless the text cannot be made, and the line that raised it."""
     words, line = type(error).__name__, own_line(error)
     with suppress(Exception):
-        words = f"{words}: {error}"[:MAX_ERROR] if str(error) else words
+        words = f"{words}: {error}{to_install(error)}"[:MAX_ERROR] if str(error) else words
     return f"{words} ({line})" if line else words

@@ -22,7 +22,7 @@ from brorl_graders.processes.channel import Channel
 from brorl_graders.processes.child import MAX_REPLY
 from brorl_graders.processes.fork_server import ForkServer
 from brorl_graders.sandbox.clock import Clock
-from brorl_graders.verifiers.registry import is_foreign, is_open, names_in, runs_own_code
+from brorl_graders.verifiers.registry import Template, is_foreign, is_open, names_in, runs_own_code, templates
 
 # Seconds for a text before other texts move to another child. Longer for programs, since a new child starts a sandbox
 # first and `code` ends late programs.
@@ -30,6 +30,7 @@ PATIENCE_S, LEAST_PATIENCE_S = 0.25, 0.02
 CODE_PATIENCE_S, LEAST_CODE_PATIENCE_S = 2.0, 0.25
 BATCH = 32  # texts that a child gets at once
 MAX_ASIDE = 16  # children that may be set aside
+MANY_LATE = MAX_ASIDE // 2  # texts of a task that miss the deadline before the others fail without a try
 
 Item = TypeVar("Item")
 
@@ -61,16 +62,35 @@ class ScoringTask:
     waiting: deque[int] = field(default_factory=deque)  # indices of texts without a child
     suspected: set[int] = field(default_factory=set)  # indices of texts whose child sent what it must not
     num_set_aside: int = 0  # texts that have outlasted the patience
+    num_late: int = 0  # texts that have missed the deadline
     scores: dict[int, float | None] = field(default_factory=dict)  # scores by index; None: the verifier failed
     reasons: dict[int, str] = field(default_factory=dict)  # reasons by index: why the verifier failed, or its comment
     of_response: set[int] = field(default_factory=set)  # indices of failures that the response caused
     error: BroRLError | None = None  # why no text can be scored
     done: threading.Event = field(default_factory=threading.Event)
+    is_trial: bool = False  # its text was written to find out whether the payload's reference is to blame
+
+    def trial(self, text: str) -> ScoringTask:
+        """Build a task that scores a text by the same payload."""
+        made = ScoringTask(self.verifier, self.payload, [text], self.timeout_s, deque([0]), is_trial=True)
+        made.packed = self.packed
+        return made
+
+    @property
+    def question(self) -> tuple[str, bytes]:
+        """Verifier and payload."""
+        return self.verifier, self.packed
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether many texts were late and none was scored."""
+        return self.num_late >= MANY_LATE and all(score is None for score in self.scores.values())
 
     def prepare(self) -> None:
         """Read the payload in the thread of the caller, whose values may raise anything."""
         assert self.packed is not None
         assert self.isolation is not None
+        assert self.templates is not None
         assert self.patiences is not None
         assert self.runs_own_code is not None
 
@@ -86,6 +106,11 @@ class ScoringTask:
         if is_foreign(self.verifier, self.payload):
             prompt = json.dumps([self.verifier, self.payload], default=str)
         return Isolation(not is_open(self.verifier, self.payload), prompt)
+
+    @cached_property
+    def templates(self) -> list[Template]:
+        """What a process must load before it can score the responses of this scoring task."""
+        return templates(self.verifier, self.payload)
 
     @cached_property
     def runs_own_code(self) -> bool:

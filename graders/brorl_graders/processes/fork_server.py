@@ -32,6 +32,7 @@ from typing import Any
 
 from brorl_graders.base.components import import_function
 from brorl_graders.base.errors import BroRLError, ConfigError, ResourceError
+from brorl_graders.base.extras import to_install
 from brorl_graders.base.names import allowed, child_environment
 from brorl_graders.base.private_folder import scratch_home
 from brorl_graders.processes import child
@@ -207,7 +208,8 @@ def _load(template: Template) -> str | None:
     except BroRLError as error:
         return str(error)
     except VERIFIER_ERRORS as error:
-        return f"verifier {template.verifier!r} cannot be loaded: {type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {error}{to_install(error)}"
+        return f"verifier {template.verifier!r} cannot be loaded: {reason}"
     _freeze_loaded()
     return None
 

@@ -27,13 +27,14 @@ from brorl_graders.processes.channel import ChildReplyError
 from brorl_graders.processes.child import ChildReply, read_reply
 from brorl_graders.processes.child_process import MAX_ASIDE, ChildProcess, Children, Inbox, ScoringTask
 from brorl_graders.processes.fork_server import ForkServer
-from brorl_graders.verifiers.registry import templates
+from brorl_graders.processes.time_outs import TimeOuts
 
 log = logging.getLogger(__name__)
 
 MIN_CHECK_S = 0.02  # shortest time between two checks of a child
 TOO_MANY = "its process sent a reply too many"
 MAX_LOGGED = 20  # failures that are logged; later ones are only counted
+TRIAL_S = 1.0  # time of a text after which its question has a trial
 IDLE_S = 5.0  # longest wait of either thread when nothing happens
 
 
@@ -51,6 +52,7 @@ class ProcessPool:
         self._fork_server = ForkServer()
         self._tasks: deque[ScoringTask] = deque()  # tasks with waiting texts, oldest first
         self._children = Children(self._fork_server, num_at_once or len(os.sched_getaffinity(0)))
+        self._time_outs = TimeOuts()
         self._has_logged_gaps = False
         self._inbox: Inbox[ScoringTask] = Inbox()
         self._is_closed = False
@@ -70,7 +72,9 @@ class ProcessPool:
 
         Raises ConfigError when the verifier cannot be loaded, and ResourceError when no process can be started.
         """
-        # Values of a caller may raise anything, and must not do so in the thread that all callers share
+        # Values of a caller may raise anything, and must not do so in the thread that all callers share. A subclass of
+        # str would be imported in the child.
+        texts = [str.__str__(text) if isinstance(text, str) else text for text in texts]
         try:
             task = ScoringTask(verifier, dict(payload), texts, self.deadlines.seconds(verifier, payload))
             task.prepare()
@@ -160,13 +164,18 @@ class ProcessPool:
             self._load_verifiers(task)
             batch: list[int] = []
             while task.waiting and len(batch) < task.isolation.batch:
-                batch.append(task.waiting.popleft())
+                index = task.waiting.popleft()
+                known = self._time_outs.reason(task, index)
+                if known is None:
+                    batch.append(index)
+                else:
+                    self._record_failure(task, index, *known)
             if not task.waiting:
                 self._tasks.remove(task)
             if batch:
                 self._send(task, batch)
-            else:
-                task.done.set()  # the task had no texts, only verifiers to load
+            elif not task.texts:
+                task.done.set()  # the task had only verifiers to load
 
     def _next_task(self) -> ScoringTask | None:
         """Return the oldest scoring task whose texts can be sent now, or None.
@@ -179,7 +188,7 @@ class ProcessPool:
         own = [child for child in self._children.all if child.isolation.prompt is not None and not child.is_aside]
         busy = {child.isolation for child in own if child.task is not None}
         idle = {child.isolation for child in own if child.task is None}
-        ready = [task for task in self._tasks if task.isolation not in busy]
+        ready = [task for task in self._tasks if task.isolation not in busy and not self._time_outs.is_on_trial(task)]
         first = ready[0] if ready else None
         return next((task for task in ready if task.isolation in idle), first)
 
@@ -188,7 +197,7 @@ class ProcessPool:
 
         Idle children are killed when a library is new, since they were forked without it.
         """
-        for template in templates(task.verifier, task.payload):
+        for template in task.templates:
             if template in self._fork_server.loaded:
                 continue
             is_new = not self._fork_server.has_library_of(template.verifier)
@@ -210,8 +219,7 @@ class ProcessPool:
         child.indices = deque(batch)
         child.number = secrets.randbits(60)
         child.start_clock()
-        # A subclass of str would be imported in the child
-        texts = [str.__str__(task.texts[index]) for index in batch]
+        texts = [task.texts[index] for index in batch]
         try:
             child.channel.send((task.verifier, task.packed, texts, child.number))
         except OSError:
@@ -254,6 +262,8 @@ class ProcessPool:
             return
         index = child.indices.popleft()
         child.number += 1
+        if task.is_trial:
+            self._time_outs.end_trial(task, "")
         if reply.error is not None:
             self._record_failure(task, index, reply.error, reply.is_own)
         else:
@@ -276,15 +286,13 @@ class ProcessPool:
             self._end_child(child, reason)
             return
         child.task.suspected.add(index)
-        self._take_back(child)
-        child.task = None
-        self._children.end(child)
+        self._stop(child)
 
     def _check_deadlines(self) -> None:
         """Kill child processes after their deadline, and let another child take over when other texts wait."""
         now = time.monotonic()
         for child in self._children.busy():
-            if now < child.check_at:
+            if child.task is None or now < child.check_at:
                 continue
             self._receive_from(child)  # a reply may have come while another child was killed or started
             if child.task is None or now < child.check_at:
@@ -293,8 +301,9 @@ class ProcessPool:
             limit = child.task.timeout_s
             if seconds >= limit:
                 self._late_s += now - child.clock.started_at
-                self._end_child(child, f"{LATE} {limit:g} s")
+                self._end_late(child, child.task)
                 continue
+            limit = self._try_when_slow(child, child.task, seconds)
             if not child.is_aside:
                 patience = child.task.patience_s
                 if seconds < patience:
@@ -304,6 +313,31 @@ class ProcessPool:
                 else:
                     limit = min(limit, seconds + patience)
             child.check_at = now + max(limit - seconds, MIN_CHECK_S)
+
+    def _end_late(self, child: ChildProcess, task: ScoringTask) -> None:
+        """Kill a child process at its deadline. Its text fails, or waits until the trial of its question has ended."""
+        index = child.indices[0]
+        self._time_outs.add(task, index)
+        if self._time_outs.is_on_trial(task):
+            self._stop(child)
+        else:
+            self._end_child(child, f"{LATE} {task.timeout_s:g} s")
+
+    def _try_when_slow(self, child: ChildProcess, task: ScoringTask, seconds: float) -> float:
+        """Score a trial response to the question of a slow text, while the question's other texts wait.
+
+        `seconds` is what the text has taken. Returns the seconds after which it should be looked at again.
+        """
+        if not self._time_outs.needs_trial(task):
+            return task.timeout_s
+        begin_s = min(TRIAL_S, task.timeout_s / 2)
+        if seconds < begin_s:
+            return begin_s
+        self._tasks.appendleft(self._time_outs.begin_trial(task))
+        for other in self._children.busy():
+            if other is not child and other.task is not None and self._time_outs.is_on_trial(other.task):
+                self._stop(other)
+        return task.timeout_s
 
     def _others_wait(self, child: ChildProcess) -> bool:
         return bool(self._tasks or self._inbox.arrived) or len(child.indices) > 1
@@ -317,6 +351,12 @@ class ProcessPool:
         child.indices.append(index)
         child.is_aside = True
         child.task.num_set_aside += 1
+
+    def _stop(self, child: ChildProcess) -> None:
+        """Kill a child process, whose texts wait for another one."""
+        self._take_back(child)
+        child.task = None
+        self._children.end(child)
 
     def _take_back(self, child: ChildProcess) -> None:
         """Take back all texts that a child process has, and put them before the texts that wait for scoring."""
@@ -332,14 +372,16 @@ class ProcessPool:
         task = child.task
         assert task is not None, "a busy child has a task"
         index = child.indices.popleft()
-        self._take_back(child)
-        child.task = None
+        if task.is_trial:
+            self._time_outs.end_trial(task, reason)
         try:
-            self._children.end(child)
+            self._stop(child)
         finally:
             self._record_failure(task, index, reason, is_own)
 
     def _record_failure(self, task: ScoringTask, index: int, reason: str, is_own: bool) -> None:
+        if task.is_trial:
+            return
         self.num_failures += 1
         if self.num_failures <= MAX_LOGGED:
             log.warning("verifier %s: %s, on %r", task.verifier, reason, task.texts[index][:200])
@@ -356,6 +398,7 @@ class ProcessPool:
             assert child.task is not None, "a busy child has a task"
             child.task.fail(error)
         self._tasks.clear()
+        self._time_outs = TimeOuts()
         self._inbox.arrived.clear()
         self._children.close_all()
         self._fork_server.close()

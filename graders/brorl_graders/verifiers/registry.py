@@ -13,12 +13,14 @@ this package and those that the settings name (`graders/brorl_graders/base/names
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import NamedTuple, Protocol
 
 from brorl_graders.base.components import import_function, is_import_path, with_params
 from brorl_graders.base.errors import ConfigError, DataError, NotAllowedError
+from brorl_graders.base.extras import to_install
 from brorl_graders.base.names import Names, allow, allowed, refused_verifier
 from brorl_graders.base.payload import (
     ENVIRONMENT,
@@ -38,6 +40,8 @@ from brorl_graders.verifiers.ifeval import instruction_following
 from brorl_graders.verifiers.math import answer as math_answer
 from brorl_graders.verifiers.reward_functions import scoring
 
+log = logging.getLogger(__name__)
+
 # Errors that a malformed payload from untrusted data may raise while it is checked.
 MALFORMED = (
     ArithmeticError,
@@ -56,6 +60,14 @@ class Template(NamedTuple):
 
     verifier: str
     settings: str = ""  # JSON that describes what the verifier builds for many prompts at once
+
+
+class AnsweringPart(NamedTuple):
+    """A verifier that can read answers, with the payload that it sees."""
+
+    verifier: str
+    payload: Payload
+    read: Answer
 
 
 class Verifier:
@@ -131,8 +143,13 @@ class ModuleVerifier(Verifier):
         return self._module.check(payload)
 
     def load(self, settings: str) -> None:
-        if hasattr(self._module, "load"):
-            self._module.load()
+        """Import the libraries of the module. Answers that need one that is not installed fail later, and no others."""
+        try:
+            getattr(self._module, "load", tuple)()
+        except ModuleNotFoundError as error:
+            if not to_install(error):
+                raise
+            log.warning("verifier %s cannot score every answer: %s%s", self.name, error, to_install(error))
 
     def score(self, payload: Payload, response: str) -> Scored:
         return self._module.score(payload, response)
@@ -145,7 +162,7 @@ class ReasoningGym(ModuleVerifier):
         return Template(self.name, reasoning_gym.settings(payload))
 
     def load(self, settings: str) -> None:
-        super().load(settings)
+        reasoning_gym.load()
         reasoning_gym.prepare(settings)
 
 
@@ -288,6 +305,8 @@ def check_name(name: str) -> None:
     names.
     """
     names = allowed()
+    if not isinstance(name, str):
+        raise ConfigError(f"the name of a verifier is of type {type(name).__name__}: give a text such as 'math'")
     if name in VERIFIERS or name in names.endpoints or name in names.verifiers:
         return
     if is_import_path(name) or is_address(name):
@@ -352,9 +371,15 @@ def answer_reader(name: str, payload: Payload) -> Callable[[str], str | None] | 
 
     In a composition the first part that can read answers does so.
     """
+    part = answering_part(name, payload)
+    return None if part is None else partial(part.read, part.payload)
+
+
+def answering_part(name: str, payload: Payload) -> AnsweringPart | None:
+    """Return the first verifier of this payload that can read answers, or None."""
     for verifier, own in _parts(name, payload):
         if verifier.answer is not None:
-            return partial(verifier.answer, own)
+            return AnsweringPart(verifier.name, own, verifier.answer)
     return None
 
 

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from brorl_graders.base.errors import ResourceError
 from brorl_graders.base.payload import Deadlines, check_timeout
-from brorl_graders.processes.child_process import BATCH, MAX_ASIDE
+from brorl_graders.base.verdicts import LATE
+from brorl_graders.processes.child_process import BATCH, MAX_ASIDE, ScoringTask
 from brorl_graders.processes.process_pool import ProcessPool
+from brorl_graders.processes.time_outs import TimeOuts
 
 from graders.tests.support.bad_verifiers import MISBEHAVE, SLOW
 from graders.tests.support.names import allow_also
@@ -144,3 +146,47 @@ def test_closing_leaves_no_process(tmp_path: Path) -> None:
     assert wait_for_the_end(child)
     with pytest.raises(ResourceError, match="closed"):
         pool.score(MISBEHAVE, {}, ["fine"])
+
+
+# SymPy takes minutes for it
+ENDLESS = "\\int_0^\\infty \\frac{\\sin(x^2)\\ln(x)}{1+x^4}dx"
+
+
+def test_a_reference_that_does_not_end_fails_all_of_its_responses_by_one_trial_and_no_other_prompt(
+    strict: ProcessPool,
+) -> None:
+    texts = [f"It is \\boxed{{x^{number}+1}}." for number in range(2, 2 * BATCH)]
+    for _ in range(2):
+        verdicts = strict.judge("math", {"answer": ENDLESS}, texts)
+        assert {verdicts.is_own(index) for index in range(len(texts))} == {True}
+        assert all("so the payload is to blame" in reason for reason in verdicts.reasons.values())
+    assert strict.num_failures == 2 * len(texts)
+    assert strict.score("math", {"answer": "7"}, ["\\boxed{7}", "\\boxed{8}"]) == [1.0, 0.0]
+
+
+def test_an_answer_that_does_not_end_fails_alone(patient: ProcessPool) -> None:
+    payload = {"answer": "x+7", "form": "any", "timeout_s": 2}
+    slow = [f"{words} \\boxed{{{ENDLESS}}}" for words in ("It is", "So it is", "Thus it is", "Hence it is")]
+    verdicts = patient.judge("math", payload, [*slow, "\\boxed{7+x}"])
+    assert verdicts.scores == [None, None, None, None, 1.0]
+    assert verdicts.of_response == {0, 1, 2, 3}
+
+
+def test_an_answer_that_was_late_is_known_in_other_words_and_to_another_question_not() -> None:
+    known = TimeOuts()
+    texts = ["It is \\boxed{x+7}.", "So it is \\boxed{x + 7}.", "It is \\boxed{x+8}."]
+    task, other = (ScoringTask("math", {"answer": answer}, texts, 10.0) for answer in ("1", "2"))
+    assert known.needs_trial(task)
+    trial = known.begin_trial(task)
+    assert known.is_on_trial(task) and not known.needs_trial(task)
+    known.add(task, 0)
+    known.end_trial(trial, "")
+    assert [known.reason(task, index) for index in range(3)] == [(f"{LATE} 10 s", False)] * 2 + [None]
+    assert [known.reason(other, index) for index in range(3)] == [None] * 3
+
+
+def test_a_function_that_is_late_for_every_response_is_not_tried_on_all_of_them(strict: ProcessPool) -> None:
+    verdicts = strict.judge(SLOW, {}, ["3600"] * 4 * MAX_ASIDE)
+    assert set(verdicts.scores) == {None}
+    assert any("scored none" in reason for reason in verdicts.reasons.values())
+    assert strict.score(SLOW, {}, ["0"]) == [1.0]
