@@ -42,12 +42,14 @@ def main(argv: Sequence[str]) -> list[float]:
     inputs = wiring.read_inputs(config, model_folder)
     rewards = []
     with wiring.start_actors(config, inputs.model_folder, inputs.verifiers, watch) as actors:
-        wiring.wait_ready(actors, watch)
+        wiring.wait_ready(actors, watch, engines_sleep=True)
         policy = actors.trained_policy()
         sampler = wiring.make_sampler(config, actors, console)
         # Policy and engines may share devices: only one of them uses them at a time.
         handover = DeviceHandover(policy, actors.generator)
-        handover.begin(version=0, is_published=True)
+        # The first weight sync needs no work of the policy before it.
+        with handover.first_phase(version=0):
+            pass
         for step in range(1, config.trainer.max_steps + 1):
             groups = sample_batch(config, inputs.prompts, sampler)
             rewards.append(float(np.mean([group.rewards.mean() for group in groups])))

@@ -15,6 +15,7 @@ from nemo_brorl.types import (
     Int32,
     KeptCopy,
     Prompt,
+    RankRehearsal,
     RolloutChunk,
     RolloutRequest,
     ScoredChunk,
@@ -177,7 +178,7 @@ class Generator(Protocol):
         """
 
     def sleep(self) -> Mapping[str, float]:
-        """Release the engines' GPU memory to the policy, as the setting `generation.sleep` says.
+        """Release the engines' GPU memory to the policy, as the setting `generation.sleep` says, unless they sleep.
 
         Afterwards only `wake_weights` may be called. Returns metrics of the memory that engines still hold.
         `wake_weights` replaces an engine that holds too much.
@@ -216,6 +217,13 @@ class Policy(Protocol):
         """Return the report of the policy update under way, or None if it is not over within `timeout_s` seconds.
 
         Raises TrainingError when a rank is lost, as `update` does.
+        """
+
+    def rehearse(self, num_tokens: int) -> list[RankRehearsal]:
+        """Run a row of `num_tokens` tokens through everything in an update but the optimizer step.
+
+        Returns the results in rank order. The weights, the optimizer and random numbers stay as they are. Raises
+        ResourceError for a rank that runs out of memory.
         """
 
     def stalled(self, seconds: float) -> list[str]:

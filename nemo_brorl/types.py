@@ -511,6 +511,18 @@ class UpdateReport:
 
 
 @dataclass(frozen=True)
+class RankRehearsal:
+    """Result of a policy rank's part in a rehearsed update, in which no optimizer step is taken."""
+
+    grad_norm: float  # norm of the exchanged gradients of all ranks
+    opposed_norm: float  # norm after another pass, in which the gradients of all replicas add up to zero
+    own_norm: float | None  # norm of this rank's share of the exchanged gradients; None: it has no share
+    is_unchanged: bool  # False: gathering the weights of all replicas changed a weight of this rank
+    peak_gib: float | None  # most memory that the rank took of its GPU; None: on CPU
+    room_gib: float | None  # memory of the GPU that was free then
+
+
+@dataclass(frozen=True)
 class StoredGroup:
     """A group of a step, with the data that the rollout store writes of it."""
 

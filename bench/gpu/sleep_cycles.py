@@ -30,7 +30,8 @@ def turns(setting: Setting, pair: Pair, cycles: int) -> tuple[list[float], list[
     """Per cycle: residual and whole GPU in GiB, and seconds of a turn that learns nothing."""
     assert pair.policy is not None
     handover = DeviceHandover(pair.policy, pair.pool)
-    handover.begin(1, is_published=False)
+    with handover.first_phase(1):
+        pass
     residual, whole, seconds = [], [], []
     for version in range(2, cycles + 2):
         watch = Stopwatch()

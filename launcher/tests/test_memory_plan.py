@@ -172,12 +172,13 @@ def test_quantised_engines_hold_more_tokens() -> None:
     assert plain.weights_gib - lean.weights_gib == pytest.approx(28 * LAYER_MATRICES / GIB)
 
 
-def test_offload_makes_room_for_engines_but_not_at_the_start() -> None:
-    """Both roles are loaded before the first turn begins, so an engine's share must fit beside the whole policy."""
+def test_offload_makes_room_for_engines() -> None:
+    """Engines sleep before the policy loads, so both are never whole on a GPU."""
     kept, moved = (planned("brorl_64gpu", f"policy.offload={offload}").devices[0] for offload in ("none", "all"))
     policy = kept.peak("generate", "policy") - moved.peak("generate", "policy")
     assert policy == pytest.approx((2 + 4 + 12 / 64) * 1_777_088_000 / GIB)
-    assert kept.peak("start") == moved.peak("start")
+    assert kept.moments == moved.moments == ("generate", "update", "publish")
+    assert kept.peak("publish") == moved.peak("publish")
 
 
 def test_roles_with_devices_of_their_own_are_planned_apart() -> None:

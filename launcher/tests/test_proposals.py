@@ -55,7 +55,7 @@ def test_proposals_keep_all_rules_fit_with_room_to_spare_and_are_no_slower() -> 
         check_rules(config)
         assert list(misfits(config, plan.shape)) == []
         assert proposal.plan.fits
-        assert proposal.plan.devices[0].peak("start") <= plan.hardware.memory_gib - HEADROOM_GIB
+        assert proposal.plan.devices[0].peak("generate") <= plan.hardware.memory_gib - HEADROOM_GIB
         assert config.generation.gpu_memory_utilization <= MOST_UTILIZATION
         assert (
             load_config("brorl_64gpu", ["policy.model=qwen2.5-7b", "trainer.num_nodes=2", *proposal.overrides.split()])
@@ -89,7 +89,7 @@ def test_single_changes_that_help_are_listed_and_only_those() -> None:
 
 def test_too_large_a_share_for_engines_is_told_the_largest_that_fits() -> None:
     plan = planned("generation.gpu_memory_utilization=0.95")
-    assert "at the moment 'start', most of it KV cache" in plan.refusal
+    assert "at the moment 'generate', most of it KV cache" in plan.refusal
     [share] = [
         one.changes["generation.gpu_memory_utilization"]
         for one in remedies(plan, ASSUMED)

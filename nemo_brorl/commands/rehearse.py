@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 from nemo_brorl.commands import wiring
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.clock import Stopwatch
 from nemo_brorl.core.console import Console
 from nemo_brorl.evaluation import rehearsal
 from nemo_brorl.evaluation.rehearsal import NUM_PROMPTS
@@ -42,10 +44,12 @@ def rehearse(
     sampler: Sampler,
     console: Console,
     should_stop: Callable[[], bool] = lambda: False,
+    policy_phase: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> float | None:
     """Sample responses to a few prompts, print them with their rewards, and return the expected seconds of a step.
 
-    Prints nothing once `should_stop` returns True.
+    The policy is timed in a `policy_phase`, in which it has the devices. Prints nothing once `should_stop` returns
+    True.
     """
     prompts = inputs.prompts.peek(NUM_PROMPTS)
     rehearsed = rehearsal.rehearse(config, prompts, sampler, should_stop)
@@ -54,7 +58,8 @@ def rehearse(
         rehearsed = rehearsal.rehearse(config, prompts, sampler, should_stop)
     if should_stop():
         return None
-    return rehearsal.print_rehearsal(config, rehearsed, inputs.tokenizer.decode, console, actors.policy)
+    with policy_phase():
+        return rehearsal.print_rehearsal(config, rehearsed, inputs.tokenizer.decode, console, actors.policy)
 
 
 def rehearse_once(
@@ -66,7 +71,15 @@ def rehearse_once(
 ) -> None:
     """Print sampled responses and their rewards before a run's first step, if `trainer.rehearsal` is on."""
     if config.trainer.rehearsal and trainer.step_number == 0 and config.trainer.max_steps:
-        expected_s = rehearse(config, inputs, actors, trainer.parts.sampler, console, trainer.stop.should_stop)
+        expected_s = rehearse(
+            config,
+            inputs,
+            actors,
+            trainer.parts.sampler,
+            console,
+            trainer.stop.should_stop,
+            lambda: trainer.handover.policy_phase(Stopwatch()),
+        )
         for observer in trainer.parts.observers:
             if isinstance(observer, StepLine):
                 observer.expected_s = expected_s

@@ -98,9 +98,7 @@ def train_alone(config: BroRLConfig, line: CommandLine, model_folder: Path, watc
 
             # NeMo's runner takes settings only from a command line, so it composes them a second time.
             experiment = run_with_nemo(line, open_experiment)
-        wiring.wait_ready(actors, watch, heartbeat)
-        with watch.measure("parity"):
-            wiring.pass_parity(config, inputs, actors, console)
+        wiring.wait_ready(actors, watch, heartbeat, engines_sleep=True)
         loggers = open_sinks(config, experiment)
         with contextlib.closing(MetricFan(loggers)) as sinks:
             sampler = wiring.make_sampler(config, actors, console, heartbeat)
@@ -108,6 +106,8 @@ def train_alone(config: BroRLConfig, line: CommandLine, model_folder: Path, watc
             trainer = BroRLTrainer(config, parts, stop)
             with watch.measure("resume"):
                 resume(trainer, sinks, run_folder, console)
+            with watch.measure("rehearsal"):
+                trainer.begin()
             heartbeat.on_stall = lambda text, seconds: trainer.observers.event(
                 trainer.step_number + 1, "stall", text, seconds
             )

@@ -48,7 +48,6 @@ from nemo_brorl.scoring.turn_tokens import check_environment
 from nemo_brorl.training.checkpoint import Checkpoints
 from nemo_brorl.training.observers import Observer
 from nemo_brorl.training.own_observers import find_observers
-from nemo_brorl.training.parity import NUM_PROMPTS, check_parity
 from nemo_brorl.training.parts import Parts
 from nemo_brorl.training.run_observers import Events, MassBalanceMetrics, StepLine, StoredRollouts
 from nemo_brorl.training.samples import Samples
@@ -166,11 +165,12 @@ def wait_ready(
     actors: Actors,
     watch: Stopwatch,
     heartbeat: Heartbeat | None = None,
+    engines_sleep: bool = False,
 ) -> None:
     """Wait until every policy rank, engine and verifier has loaded what it needs.
 
     `heartbeat` tracks the start of the engines. The policy tracks that of its ranks with the heartbeat that it was
-    created with.
+    created with. With `engines_sleep` engines on the policy's GPUs sleep when it loads, for a DeviceHandover to wake.
     """
     policy = actors.policy
     heartbeat = heartbeat or Heartbeat()
@@ -180,6 +180,8 @@ def wait_ready(
     with watch.measure("engines"), heartbeat.stage("engines start", actors.generator.stalled):
         actors.generator.wait_ready()
     if policy is not None and policy.loads_last:
+        if engines_sleep:
+            actors.generator.sleep()
         with watch.measure("policy"):
             policy.wait_ready()
     with watch.measure("verifiers"):
@@ -207,30 +209,6 @@ def ready_actors(
             actors = stack.enter_context(starting)
             wait_ready(actors, watch)
         yield actors
-
-
-def pass_parity(
-    config: BroRLConfig,
-    inputs: Inputs,
-    actors: Actors,
-    console: Console,
-) -> None:
-    """Check that engines and policy compute the same log-probs, if `parity.enabled` is set.
-
-    Raises ParityError when their log-probs differ by more than the bound of the run (`RunSizes.parity_bound`).
-    """
-    if config.parity.enabled:
-        report = check_parity(
-            inputs.held_out[:NUM_PROMPTS],
-            actors.trained_policy(),
-            actors.generator,
-            config.rollouts,
-            config.parity,
-            bound=RunSizes.from_config(config).parity_bound,
-            has_fp8=config.policy.fp8 is not None,
-            seed=config.trainer.seed,
-        )
-        console.line(f"parity: {report}")
 
 
 def make_sampler(

@@ -28,6 +28,7 @@ LAYERS_IN_BACKWARD = 1.6  # layers' worth of gradients and copies on top of what
 RETAINED = 1.07  # factor of activations for heap memory that is not returned between packed sequences; measured
 BATCH_TOKENS = 4096  # tokens that vLLM's CPU build computes together
 OBJECT_STORE_GIB = 1.0  # size of Ray's object store on one machine (cluster.py)
+CPU_ROW = 512  # most tokens of the row of the dress rehearsal
 SAVED_BYTES = 12  # bytes per parameter of all replicas' optimizer state, in the process that writes it
 
 logger = get_logger(__name__)
@@ -102,6 +103,17 @@ def fullest_micro_batch(config: BroRLConfig) -> int:
         copies = min(share, prompts + 1) if config.policy.shared_prompt else share
         most = max(most, share * longest + copies * prompt)
     return min(sizes.micro_batch_tokens, math.ceil(most / config.policy.context_parallel_size))
+
+
+def rehearsed_tokens(config: BroRLConfig) -> int:
+    """Return the tokens of the row of the dress rehearsal, over all context-parallel ranks; 0: no rehearsal.
+
+    It is the fullest row of the run, or a short one on a CPU, whose memory is checked before the start.
+    """
+    if not config.trainer.rehearsal:
+        return 0
+    num_tokens = fullest_micro_batch(config) * config.policy.context_parallel_size
+    return num_tokens if config.trainer.num_gpus else min(num_tokens, CPU_ROW)
 
 
 def needed_gib(config: BroRLConfig, shape: ModelShape, with_policy: bool = True) -> float:

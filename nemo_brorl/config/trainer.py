@@ -51,7 +51,8 @@ class TrainerConfig:
     )
     rehearsal: bool = setting(
         True,
-        "sample and show a few responses before the first step, with their rewards and the reasons",
+        "at every start rehearse an update without a step, a checkpoint and a weight sync; before the first step "
+        "also sample and show a few responses, with their rewards and the reasons",
         may_change=True,
     )
     stall_warning_s: float = setting(

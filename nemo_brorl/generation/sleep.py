@@ -32,6 +32,7 @@ class StagedSleep:
         self._config = config
         self._transport = transport
         self._stage = "awake"
+        self._slept: dict[str, float] = {}  # metrics of the last sleep
         # True while sampling would use weights that were dropped, until the next weight sync.
         self._needs_weights = False
         self._first_held: dict[str, int] = {}  # engine name → bytes that it held in its first sleep
@@ -40,10 +41,13 @@ class StagedSleep:
     def sleep(self) -> dict[str, float]:
         """Put all vLLM engines to sleep, and return metrics of the memory that they still hold, in GiB.
 
-        Raises GenerationError unless the engines are awake, or when an engine cannot be replaced.
+        Does nothing to engines that sleep. Raises GenerationError when only their weights are awake, or when an engine
+        cannot be replaced.
         """
         if self._config.sleep == "off":
             return {}
+        if self._stage == "asleep":
+            return self._slept
         self._enter("asleep", after="awake")
         for handle in self._handles:
             # An engine that is still loading must finish first.
@@ -57,7 +61,8 @@ class StagedSleep:
             else:
                 held[handle.name] = result
         self._needs_weights = self._config.sleep == "discard"
-        return self._metrics(held)
+        self._slept = self._metrics(held)
+        return self._slept
 
     def wake_weights(self) -> bool:
         """Allocate the weights of sleeping vLLM engines again.

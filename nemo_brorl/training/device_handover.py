@@ -8,6 +8,8 @@ stages, so that at no time both need all of their memory:
     engines sleep → policy onload → … update … → policy release → engines wake for weights → publish → policy offload →
     engines wake their cache
 
+At the start of a run the policy has the devices first: engines have started on empty devices and sleep again.
+
 The policy's `release` returns memory that its allocator keeps (activations, gathered tensors, buckets), whatever is
 offloaded, because an engine that wakes cannot make another process return memory. `offload` ends with a `release`, too.
 """
@@ -57,21 +59,19 @@ class DeviceHandover:
                 "restart gives them back: run the same command again. If it comes back, set generation.sleep=cache"
             )
 
-    def begin(self, version: int, is_published: bool) -> None:
-        """Send the policy's weights to the engines unless they have them, and offload the policy.
-
-        Called after start-up or a resume, when engines and policy are both on their devices.
-        """
+    @contextmanager
+    def first_phase(self, version: int) -> Iterator[None]:
+        """Give the devices to the policy for the first time, and send its weights of this version to the engines."""
         self.version = version
-        if not is_published:
-            self._publish(version)
-        self.policy.offload()
+        with self.policy_phase(Stopwatch(), publishes=True):
+            yield
 
     @contextmanager
-    def policy_phase(self, watch: Stopwatch) -> Iterator[PolicyPhase]:
+    def policy_phase(self, watch: Stopwatch, publishes: bool = False) -> Iterator[PolicyPhase]:
         """Give the devices to the policy for the length of a `with` block, in which the engines may not be used.
 
         A block that makes new weights calls `set_version`. These weights are sent to the engines when the block ends.
+        With `publishes` the weights are sent also if they are not new.
         """
         phase = PolicyPhase(self.version)
         with watch.measure("offload"):
@@ -81,7 +81,7 @@ class DeviceHandover:
         with watch.measure("offload"):
             self.policy.release()
             lacks_weights = self.generator.wake_weights()
-        if phase.version != self.version or lacks_weights:
+        if phase.version != self.version or lacks_weights or publishes:
             with watch.measure("sync"):
                 self._publish(phase.version)
             self.version = phase.version

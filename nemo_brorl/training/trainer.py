@@ -9,6 +9,7 @@ from nemo_brorl.algorithm.packing import plan_step
 from nemo_brorl.algorithm.reference_reset import ReferenceResets
 from nemo_brorl.algorithm.teaching import Teaching
 from nemo_brorl.algorithm.train_batch import make_train_batch
+from nemo_brorl.config.memory import rehearsed_tokens
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import StepCut, StopRequest, Stopwatch, is_due
 from nemo_brorl.core.errors import (
@@ -21,8 +22,9 @@ from nemo_brorl.core.errors import (
 )
 from nemo_brorl.rollouts.batches import Batches
 from nemo_brorl.training.device_handover import DeviceHandover
+from nemo_brorl.training.dress_rehearsal import rehearse
 from nemo_brorl.training.observers import Observers, StepMade
-from nemo_brorl.training.parity import mismatch_fault
+from nemo_brorl.training.parity import NUM_PROMPTS, check_parity, mismatch_fault
 from nemo_brorl.training.parts import Parts
 from nemo_brorl.training.saved_run import Progress, SavedRun, Stateful
 from nemo_brorl.training.step_row import StepRow
@@ -70,11 +72,32 @@ class BroRLTrainer:
         """Version of the policy's weights."""
         return self.progress.version
 
+    def begin(self) -> None:
+        """Rehearse an update, publish the weights, and compare the log-probs of engines and policy, before any step.
+
+        Raises TrainingError, GenerationError, ResourceError, CheckpointError or ParityError for what does not work.
+        """
+        config, parts = self.config, self.parts
+        rehearse(parts, self.handover, self.version, rehearsed_tokens(config))
+        if config.parity.enabled:
+            report = check_parity(
+                parts.evaluator.prompts[:NUM_PROMPTS],
+                self.handover,
+                config.rollouts,
+                config.parity,
+                bound=parts.sizes.parity_bound,
+                has_fp8=config.policy.fp8 is not None,
+                seed=config.trainer.seed,
+            )
+            parts.console.line(f"parity: {report}")
+
     def fit(self) -> None:
         """Train up to `trainer.max_steps`, or until the run is asked to stop. The state is saved in both cases."""
         if self.stop.reason is not None and not self.validations.history and self.step_number == 0:
             return  # asked to stop during start-up: there is nothing to save yet
-        self.handover.begin(self.version, is_published=self.version == 0)
+        if self.handover.version != self.version:
+            # The run was resumed, and nobody has called `begin`.
+            self.begin()
         if not self.validations.history:
             self.observers.step_begins(self.step_number)
             self.validate()

@@ -90,9 +90,12 @@ class CardPolicy(FakePolicy):
         self.memory = CachingAllocator(card, "policy")
         self.gives_back = gives_back and RunSizes.from_config(plan.config).gives_memory_back
         for name in ("contexts, NCCL", *STATE):
-            self.memory.allocate(name, self.terms[name].gib_at("start"))
+            self.memory.allocate(name, self.terms[name].gib_at("update"))
 
     def update(self, plan: Any) -> Any:
+        self._work("update")
+
+    def rehearse(self, num_tokens: int) -> Any:
         self._work("update")
 
     def log_probs(self, *_: Any, **__: Any) -> Any:
@@ -100,7 +103,7 @@ class CardPolicy(FakePolicy):
 
     def begin_save(self, folder: Path) -> None:
         """The largest gather of the optimizer's state: one key of all parameters, in fp32, as gradients are."""
-        self.memory.allocate("gathered", self.terms["gradients"].gib_at("start"))
+        self.memory.allocate("gathered", self.terms["gradients"].gib_at("update"))
         self.memory.drop("gathered")
 
     def weight_stream(self) -> Iterator[StreamedBucket]:
@@ -197,7 +200,7 @@ class CardEngine(FakeGenerator):
     def _map(self, *names: str) -> None:
         for name in names:
             if name not in self.mapped:
-                moment = "publish" if name == "sleep residual" else "start"
+                moment = "publish" if name == "sleep residual" else "generate"
                 size = self.terms[name].gib_at(moment)
                 self.card.change("engine", size)
                 self.mapped[name] = size

@@ -20,6 +20,7 @@ from nemo_brorl.types import (
     Float32,
     PartialRollouts,
     Prompt,
+    RankRehearsal,
     RolloutChunk,
     RolloutRequest,
     Sampling,
@@ -316,6 +317,7 @@ class FakePolicy:
         self.pending: tuple[Path, float] | None = None  # a save under way and the weight it is of
         self.num_turns = 0  # of finish_update until an update that was begun is over
         self.num_polls = 1  # of finish_save until the files of a save are written
+        self.rehearsals = [RankRehearsal(1.0, 0.0, 1.0, is_unchanged=True, peak_gib=None, room_gib=None)]
         self.write_errors: list[str] = []  # for the next saves, one each
 
     def update(self, plan: UpdatePlan) -> UpdateReport:
@@ -340,6 +342,10 @@ class FakePolicy:
             self.started = (plan, turns_left - 1)
             return None
         return self.update(plan)
+
+    def rehearse(self, num_tokens: int) -> list[RankRehearsal]:
+        self.calls.append("rehearse")
+        return self.rehearsals
 
     def log_probs(
         self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]], with_fp8: bool = True

@@ -31,6 +31,7 @@ def small_config(max_steps: int = 6) -> BroRLConfig:
     config.rollouts.num_per_prompt, config.rollouts.prompts_per_step, config.rollouts.chunk_size = 8, 2, 3
     config.algorithm.num_mini_batches = 2
     config.evaluation.samples_per_prompt = 4
+    config.parity.enabled = False
     return config
 
 

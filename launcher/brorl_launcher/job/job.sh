@@ -28,7 +28,7 @@
 #   BRORL_CACHE           folder for compiled kernels on each node, of mode 0700                           [TMPDIR/brorl-UID/cache]
 #   BRORL_ENVIRONMENT     a file of the site's own, sourced after launcher/brorl_launcher/job/environment.sh                    [none]
 #
-# Leaves in BRORL_JOB_FOLDER: settings.sh (nodes, run folder), doctor/try_K/NODE.json, logs/, failures and excluded (counts).
+# Leaves in BRORL_JOB_FOLDER: settings.sh (nodes, run folder), doctor/try_K/NODE.json, logs/, failures, start_error and excluded (counts).
 # Exit code: the driver's. 0 done; 2 a mistake in the input; 75 saved to resume later, and the job has requeued itself.
 
 set -u # not -e: each step's exit code is handled explicitly

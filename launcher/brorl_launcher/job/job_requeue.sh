@@ -84,9 +84,16 @@ job_field() {
   [[ $value == "(null)" || $value == None ]] || echo "$value"
 }
 
-# Requeue after a failure: at most BRORL_MAX_RESTARTS times in a row without a newer checkpoint.
+# Requeue after a failure: at most BRORL_MAX_RESTARTS times in a row without a newer checkpoint, and once after the same error of a start.
 go_on_after_failure() {
-  local file=$BRORL_JOB_FOLDER/failures num=0 at=-1 newest
+  local file=$BRORL_JOB_FOLDER/failures num=0 at=-1 newest error before=""
+  error=$(start_error)
+  [[ -f $BRORL_JOB_FOLDER/start_error ]] && before=$(<"$BRORL_JOB_FOLDER/start_error")
+  echo "$error" >"$BRORL_JOB_FOLDER/start_error"
+  if [[ -n $error && $error == "$before" && ${#bad_nodes[@]} == 0 ]]; then
+    say "the start failed twice in the same way: given up ($error)"
+    exit "$exit_code"
+  fi
   newest=$(newest_checkpoint)
   [[ -f $file ]] && read -r num at <"$file"
   ((newest > at)) && num=0
@@ -97,6 +104,12 @@ go_on_after_failure() {
     exit "$exit_code"
   fi
   go_on "failure $num since checkpoint $newest, of at most $BRORL_MAX_RESTARTS: $1"
+}
+
+# Print the error of a driver that ended before it was ready to train, or nothing.
+start_error() {
+  grep -qs '^ready after' "$logs/driver.log" && return
+  grep -hsE '^(error:|[A-Za-z_.]+Error:) ' "$logs/driver.log" | tail -n 1
 }
 
 # Print the step of the newest complete checkpoint, or -1.

@@ -2,9 +2,9 @@
 
 README.md of this folder has the formulas and their sources.
 
-Moments of colocated roles (`training/device_handover.py`): *start*, when both roles are on the device and nothing is
-offloaded yet (parity gate, resume), then *generate*, *update* and *publish*. Disaggregated, a GPU has one role:
-*update* counts for the policy's, *generate* for the engines'.
+Moments of colocated roles (`training/device_handover.py`): *generate*, *update* and *publish*. A run starts with an
+update and a publication: engines sleep before the policy loads. Disaggregated, a GPU has one role: *update* counts for
+the policy's, *generate* for the engines'.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from nemo_brorl.core.model_shape import ModelShape
 # Assumed values, not measured by this project.
 SLEEP_RESIDUAL = 0.5  # GiB of a sleeping engine without its context and graphs
 FRAGMENTATION = 0.05  # share of activations and backward memory that the allocator cannot use
-MOMENTS = ("start", "generate", "update", "publish")
+MOMENTS = ("generate", "update", "publish")
 
 
 @dataclass(frozen=True)
@@ -214,9 +214,7 @@ def _policy_terms(
         policy_term("backward pass", "log-probs, or a layer's scratch and what is computed again", update=backward),
         policy_term("fragmentation", f"{FRAGMENTATION:.0%} of the two above", update=lost),
         policy_term("contexts, NCCL", f"{num_communicators(layout)} communicators", **moments(contexts, False)),
-        policy_term(
-            "weight buckets", f"{config.generation.weight_bucket_mib:g} MiB each", start=buckets, publish=buckets
-        ),
+        policy_term("weight buckets", f"{config.generation.weight_bucket_mib:g} MiB each", publish=buckets),
     ]
     if not RunSizes.from_config(config).gives_memory_back:
         kept = activations + backward + lost
@@ -232,10 +230,10 @@ def _policy_terms(
 
 def _engine_terms(config: BroRLConfig, engine: EnginePlan) -> list[Term]:
     generation = config.generation
-    with_weights = ["start", "generate", "publish"]  # moments at which an engine has its weights
+    with_weights = ["generate", "publish"]  # moments at which an engine has its weights
     if generation.sleep in ("off", "cache"):
         with_weights.append("update")
-    with_cache: tuple[str, ...] = ("start", "generate")
+    with_cache: tuple[str, ...] = ("generate",)
     residual = SLEEP_RESIDUAL
     if generation.sleep == "off":
         with_cache = MOMENTS

@@ -224,14 +224,10 @@ def _with_largest_share(search: _Search, changes: dict[str, Any]) -> Proposal | 
 
 
 def _engine_share(plan: Plan) -> float:
-    """Return the largest share of GPU memory that vLLM engines can have while the policy is not offloaded yet.
-
-    The share is rounded down to hundredths.
-    """
+    """Return the largest share of GPU memory that vLLM engines can have, rounded down to hundredths."""
     memory = plan.devices[-1]
-    moment = "start" if len(plan.devices) == 1 else "generate"
     mine = max(plan.engine.weights_gib + plan.engine.working_gib, plan.engine.share_gib)
-    free = memory.capacity_gib - HEADROOM_GIB - (memory.peak(moment) - mine)
+    free = memory.capacity_gib - HEADROOM_GIB - (memory.peak("generate") - mine)
     return min(MOST_UTILIZATION, int(100 * free / memory.capacity_gib) / 100)
 
 

@@ -26,7 +26,16 @@ from nemo_brorl.policy.driver.stalled_ranks import ProgressPoll, values_of
 from nemo_brorl.policy.process.rank_process import rank_process
 from nemo_brorl.policy.process.rank_progress import POLL_GROUP
 from nemo_brorl.policy.rank.worker import LearnerMethod, PolicyWorker
-from nemo_brorl.types import Float32, KeptCopy, StreamedBucket, TensorInfo, UpdatePlan, UpdateReport, WeightLink
+from nemo_brorl.types import (
+    Float32,
+    KeptCopy,
+    RankRehearsal,
+    StreamedBucket,
+    TensorInfo,
+    UpdatePlan,
+    UpdateReport,
+    WeightLink,
+)
 from nemo_brorl.weights.source import SLICE_S, Calls, WeightSource
 
 _CPUS_PER_RANK = 0.1  # small, because ranks and engines compute in turn and must fit on one node together
@@ -159,6 +168,9 @@ class MegatronPolicy:
         Any thread may call this function.
         """
         return self.poll.stalled(seconds)
+
+    def rehearse(self, num_tokens: int) -> list[RankRehearsal]:
+        return self._on_all("rehearse", num_tokens)
 
     def log_probs(
         self,

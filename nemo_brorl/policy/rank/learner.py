@@ -21,6 +21,7 @@ from nemo_brorl.policy.process.device import Device
 from nemo_brorl.policy.process.process_groups import weight_groups
 from nemo_brorl.policy.rank.fp8_check import Fp8Check
 from nemo_brorl.policy.rank.pipeline import score_rows
+from nemo_brorl.policy.rank.rehearsal import rehearse_update
 from nemo_brorl.policy.rank.update import Update
 from nemo_brorl.policy.rows.packed_rows import PackedGroup, Response, Row
 from nemo_brorl.policy.state import saving
@@ -28,7 +29,7 @@ from nemo_brorl.policy.state.offload import Offload
 from nemo_brorl.policy.state.optimizer import clear_state
 from nemo_brorl.policy.state.rank_state import build_rank_state
 from nemo_brorl.policy.state.saving import BackgroundSave
-from nemo_brorl.types import BucketNotice, Float32, TensorInfo, UpdatePlan, UpdateReport, WeightBucket
+from nemo_brorl.types import BucketNotice, Float32, RankRehearsal, TensorInfo, UpdatePlan, UpdateReport, WeightBucket
 from nemo_brorl.weights.buckets import bucket_bytes
 from nemo_brorl.weights.hf_folder import SHARD_BYTES, write_hf_folder
 from nemo_brorl.weights.sender import WeightSender, weight_manifest
@@ -74,6 +75,10 @@ class Learner:
         Collective over all policy ranks. Only reports of the last pipeline stage have metrics.
         """
         return Update(self.state, self.fp8_check, plan).run()
+
+    def rehearse(self, num_tokens: int) -> RankRehearsal:
+        """Rehearse an update on a row of `num_tokens` tokens (`rehearse_update`)."""
+        return rehearse_update(self.state, num_tokens)
 
     def log_probs(
         self,

@@ -23,6 +23,7 @@ _log = get_logger(__name__)
 # Methods of the Learner that the driver calls through `PolicyWorker.call`. The weight stream has a method of its own.
 LearnerMethod = Literal[
     "update",
+    "rehearse",
     "log_probs",
     "weight_manifest",
     "begin_save",

@@ -98,16 +98,18 @@ def test_stages_come_in_order() -> None:
         GenerationError, match="engines are awake and can only be made weights awake when they are asleep"
     ):
         stages.wake_weights()
-    stages.sleep()
+    held = stages.sleep()
+    assert stages.sleep() == held, "engines that sleep already go on sleeping"
     for call in (
         lambda: stages.check_awake(),
         stages.check_has_room_for_weights,
-        stages.sleep,
         stages.wake_cache,
     ):
         with pytest.raises(GenerationError):
             call()
     stages.wake_weights()
+    with pytest.raises(GenerationError):
+        stages.sleep()
     stages.check_has_room_for_weights()
     stages.wake_cache()
     assert handle.woken == ["weights", "kv_cache"]

@@ -36,14 +36,16 @@ def plan_of(recipe: str) -> Plan:
 
 
 def pair_on(card: Card, plan: Plan, gives_back: bool = True) -> DeviceHandover:
-    """Engines start first, the policy loads beside them."""
+    """Engines start first and sleep, and the policy loads beside them."""
     engine = CardEngine(plan, card)
+    engine.sleep()
     return DeviceHandover(CardPolicy(plan, card, gives_back), engine)
 
 
 def run_turns(handover: DeviceHandover) -> None:
-    """A resume, two steps, a checkpoint, log-probs."""
-    handover.begin(1, is_published=False)
+    """A resume with its rehearsal, two steps, a checkpoint, log-probs."""
+    with handover.first_phase(1):
+        handover.policy.rehearse(1)
     for version in (2, 3):
         with handover.policy_phase(Stopwatch()) as phase:
             handover.policy.update(None)  # type: ignore[arg-type]
@@ -77,7 +79,8 @@ def test_an_engine_does_not_wake_beside_a_policy_that_keeps_what_it_freed(recipe
 def test_an_engine_that_takes_anothers_place_fits_beside_the_policy(recipe: str, publishes: bool) -> None:
     plan = plan_of(recipe)
     handover = pair_on(Card(plan.devices[0].capacity_gib), plan)
-    handover.begin(1, is_published=True)
+    with handover.first_phase(1):
+        pass
     handover.generator.loses_engine = True  # type: ignore[attr-defined]
     with handover.policy_phase(Stopwatch()) as phase:
         handover.policy.update(None)  # type: ignore[arg-type]
@@ -89,7 +92,8 @@ def test_an_engine_that_takes_anothers_place_fits_beside_the_policy(recipe: str,
 def test_an_engine_that_measures_while_the_policy_offloads_does_not_start() -> None:
     plan = plan_of("brorl_1gpu")
     handover = pair_on(Card(plan.devices[0].capacity_gib), plan)
-    handover.begin(1, is_published=True)
+    with handover.first_phase(1):
+        pass
     engine = handover.generator
     engine.loses_engine = engine.measures = True  # type: ignore[attr-defined]
     with (

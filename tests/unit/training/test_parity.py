@@ -11,16 +11,21 @@ from nemo_brorl.config.rollouts import RolloutsConfig
 from nemo_brorl.config.run_sizes import FP32_PARITY
 from nemo_brorl.core.errors import ParityError
 from nemo_brorl.ports import Generator, Policy
+from nemo_brorl.training.device_handover import DeviceHandover
 from nemo_brorl.training.parity import ParityReport, check_parity, mismatch_fault
 from nemo_brorl.types import Float32, Prompt
 from tests.support.environments import PROMPT_TOKENS, VOCABULARY, TurnGenerator, environment_prompt
 from tests.support.fakes import FakeGenerator, FakePolicy, make_prompt
 
 
-def checked(prompts: Sequence[Prompt], policy: Policy, generator: Generator, has_fp8: bool = False) -> ParityReport:
+def checked(
+    prompts: Sequence[Prompt], policy: Policy, generator: Generator, has_fp8: bool = False, version: int = 0
+) -> ParityReport:
     """The gate at its defaults."""
     settings = (RolloutsConfig(), ParityConfig())
-    return check_parity(prompts, policy, generator, *settings, bound=FP32_PARITY, has_fp8=has_fp8, seed=1)
+    handover = DeviceHandover(policy, generator)
+    handover.version = version
+    return check_parity(prompts, handover, *settings, bound=FP32_PARITY, has_fp8=has_fp8, seed=1)
 
 
 class OtherHf(FakePolicy):

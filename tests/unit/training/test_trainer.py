@@ -261,10 +261,12 @@ def test_one_failed_save_is_a_warning_and_two_in_a_row_are_an_error(
 
 def test_the_policy_makes_room_while_engines_sample_and_is_back_to_learn_and_publish(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, small_config(max_steps=1))
+    trainer.begin()
     trainer.fit()
+    rehearsal = ["onload", "rehearse", "release", "publish", "offload"]
     export, save = ["onload", "release", "offload"], ["onload", "release", "offload"]
     turn = ["onload", "update", "release", "publish", "offload"]
-    assert fake(trainer).calls == ["offload", *turn, *export, *save]
+    assert fake(trainer).calls == [*rehearsal, *turn, *export, *save]
 
 
 def staged_config() -> BroRLConfig:
