@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from brorl_graders.base.verdicts import Verdicts
     from brorl_graders.environments.protocol import Action, Environment, Step
     from brorl_graders.environments.registry import first_messages, make_environment
+    from brorl_graders.given import GIVEN_REWARD, forget_reward, give_reward
     from brorl_graders.grading import Grade, Pool, grade
     from brorl_graders.named_code import NamedCode, look_up, source_hashes
     from brorl_graders.verifiers.registry import (
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ENVIRONMENT",
     "FULL_MARK_KEY",
+    "GIVEN_REWARD",
     "SCORE_LINE",
     "SHARE_OF_TESTS",
     "Action",
@@ -64,7 +66,9 @@ __all__ = [
     "check_payload",
     "endpoints_in",
     "first_messages",
+    "forget_reward",
     "full_mark",
+    "give_reward",
     "grade",
     "is_address",
     "is_open",
@@ -99,6 +103,7 @@ _NAMES_OF_MODULES = {
     "base.verdicts": ("Verdicts",),
     "environments.protocol": ("Action", "Environment", "Step"),
     "environments.registry": ("first_messages", "make_environment"),
+    "given": ("GIVEN_REWARD", "forget_reward", "give_reward"),
     "grading": ("Grade", "Pool", "grade"),
     "named_code": ("NamedCode", "look_up", "source_hashes"),
     "verifiers.registry": ("check_name", "check_payload", "endpoints_in", "is_open", "names_in", "runs_own_code"),
