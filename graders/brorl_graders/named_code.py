@@ -29,6 +29,7 @@ from brorl_graders.base.components import LIBRARIES, is_import_path, with_params
 from brorl_graders.base.environment_values import plain
 from brorl_graders.base.errors import ConfigError
 from brorl_graders.base.names import CHILD_VARIABLES, allowed
+from brorl_graders.given import GIVEN_REWARD, kept
 from brorl_graders.verifiers.reward_functions import scoring
 
 DEADLINE_S = 20.0  # for the import of all names
@@ -110,6 +111,8 @@ def _in_source(named: NamedCode, path: Sequence[str]) -> Fault | None:
     module, _, name = named.name.partition(":")
     if not is_import_path(named.name):
         return _not_built_in(named)
+    if named.name == GIVEN_REWARD and kept() is None:
+        return Fault("it was an object of a Python program. Pass it to nemo_brorl.Session or train again, as reward=")
     missing, file = _file_of(module, path)
     if missing:
         return Fault(_no_module(module, missing), HERE)
@@ -164,8 +167,13 @@ def _spec_within(module: str, places: Sequence[str]) -> ModuleSpec | None:
 
 
 def source_hashes(folders: Sequence[str]) -> dict[str, str]:
-    """Return hashes of the sources of all functions that may score, by name. They are searched on `sys.path` first."""
-    return {name: source_hash(name, [*sys.path, *folders]) for name in allowed().verifiers}
+    """Return hashes of the sources of all functions that may score, by name. They are searched on `sys.path` first.
+
+    A function that a Python program has passed as an object has the hash of its code.
+    """
+    given = kept()
+    hashes = {name: source_hash(name, [*sys.path, *folders]) for name in allowed().verifiers}
+    return hashes | ({GIVEN_REWARD: given.digest} if given and GIVEN_REWARD in hashes else {})
 
 
 def source_hash(name: str, path: Sequence[str]) -> str:

@@ -47,18 +47,10 @@ def run_command(
     `default_config` applies if the command line names no YAML. A `BroRLError` is printed as one message and determines
     the exit code. Any other exception is printed as a traceback.
     """
-    os.environ.pop(
-        "PYTHONDONTWRITEBYTECODE", None
-    )  # with it, every actor would compile each imported module at every start
     line = parse_command_line(argv, command, (description or "").strip(), default_config)
-    stop_log()
-    setup_logging()
+    begin()
     try:
-        config = load_config(*line)
-        from nemo_brorl.scoring.grader_settings import configure  # imported only for valid settings
-
-        configure(config)
-        return body(config, line)
+        return body(configured(line), line)
     except BroRLError as error:
         write_error(f"\nerror: {error}\n")
         return error.exit_code
@@ -73,6 +65,23 @@ def run_command(
     except KeyboardInterrupt:
         write_error("\ninterrupted; the last checkpoint is kept\n")
         return INTERRUPTED
+
+
+def begin() -> None:
+    """Prepare this process for a command: its own log, and no setting that would slow down the processes it starts."""
+    # With it, every actor would compile each imported module at every start.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    stop_log()
+    setup_logging()
+
+
+def configured(line: CommandLine) -> BroRLConfig:
+    """Return the settings of a command line, and allow what they name in this process. Raises ConfigError."""
+    config = load_config(*line)
+    from nemo_brorl.scoring.grader_settings import configure  # imported only for valid settings
+
+    configure(config)
+    return config
 
 
 def sized(config: BroRLConfig, console: Console, with_policy: bool = True) -> tuple[BroRLConfig, Path]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nemo_brorl.algorithm.user_functions import check_functions
 from nemo_brorl.commands.check_inputs import check_inputs
@@ -25,7 +27,7 @@ from nemo_brorl.core.clock import StopRequest, grace_s
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.lock import locked
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
-from nemo_brorl.core.start_report import StartReport
+from nemo_brorl.core.start_report import StageReport, StartReport
 from nemo_brorl.core.timeline import Timeline
 from nemo_brorl.rollouts.prompt_pool import find_pool
 from nemo_brorl.training.finished_run import finished_line
@@ -34,6 +36,9 @@ from nemo_brorl.training.records import JsonlSink, read_metrics
 from nemo_brorl.training.run_folder import claim_run_folder, open_log
 from nemo_brorl.training.tables import change_rows, curve_lines, sampling_line, time_rows
 from nemo_brorl.training.trainer import BroRLTrainer
+
+if TYPE_CHECKING:
+    from nemo_brorl.commands.wiring import Actors, Inputs
 
 
 def main(argv: Sequence[str]) -> int:
@@ -56,15 +61,20 @@ def train(config: BroRLConfig, line: CommandLine) -> int:
     if finished is not None and check_same_run(with_sizes_of_run(config)):
         console.line(finished)
         return 0
+    check_training(config, line)
+    with StartReport(console) as report:
+        config, model_folder = sized(config, console)
+        with locked(run_folder, "brorl train"):
+            return train_alone(config, line, model_folder, report)
+
+
+def check_training(config: BroRLConfig, line: CommandLine) -> None:
+    """Check what the settings of a training run name and give, before its model is read. Raises BroRLError."""
     check_names(config)
     check_inputs(config, line)
     check_functions(config.algorithm, config.rewards.shaping)
     find_pool(config.rollouts.prompt_pool)
     find_observers(config.trainer.observers)
-    with StartReport(console) as report:
-        config, model_folder = sized(config, console)
-        with locked(run_folder, "brorl train"):
-            return train_alone(config, line, model_folder, report)
 
 
 def train_alone(config: BroRLConfig, line: CommandLine, model_folder: Path, watch: StartReport) -> int:
@@ -73,22 +83,54 @@ def train_alone(config: BroRLConfig, line: CommandLine, model_folder: Path, watc
     The settings already have a number for every automatic size, such as ranks, engines and micro-batches.
     """
     start, console = time.monotonic(), watch.console
+    run_folder = Path(config.exp_manager.explicit_log_dir)
+    inputs = read_inputs(config, model_folder, watch)
+    stop = StopRequest(config.trainer.time_limit_s, grace_s(os.environ))
+    heartbeat = Heartbeat(Timeline(config.timeline.enabled))
+    stalls = watch_over(heartbeat, run_folder, config, watch)
+    with stalls, opened(config, line, inputs, watch, stop, heartbeat) as (actors, trainer):
+        heartbeat.on_stall = lambda text, seconds: trainer.observers.event(
+            trainer.step_number + 1, "stall", text, seconds
+        )
+        watch.close()
+        stop.install()
+        stalls.mark_started()
+        console.line(f"ready after {time.monotonic() - start:.0f} s ({watch.summary()})")
+        fit(config, inputs, actors, trainer)
+    print_summary(console, run_folder, time.monotonic() - start)
+    return stop.exit_code(is_over=trainer.step_number >= config.trainer.max_steps)
+
+
+def read_inputs(config: BroRLConfig, model_folder: Path, watch: StageReport) -> Inputs:
+    """Read and check tokenizer and questions, and claim the run folder."""
     with watch.measure("imports"):
         from nemo_brorl.commands import rehearse, wiring  # imports Ray and Megatron, so only for valid settings
     with watch.measure("inputs"):
         inputs = wiring.read_inputs(config, model_folder)
-        references = wiring.references_of(config, inputs)
-        run_folder = claim_run_folder(config)
-        open_log(run_folder, console)
+        inputs = replace(inputs, references=wiring.references_of(config, inputs))
+        open_log(claim_run_folder(config), watch.console)
     with watch.measure("constants"):
-        rehearse.look_at_questions(config, inputs, console)
-    stop = StopRequest(config.trainer.time_limit_s, grace_s(os.environ))
-    heartbeat = Heartbeat(Timeline(config.timeline.enabled))
-    stalls = watch_over(heartbeat, run_folder, config, watch)
+        rehearse.look_at_questions(config, inputs, watch.console)
+    return inputs
+
+
+@contextlib.contextmanager
+def opened(
+    config: BroRLConfig,
+    line: CommandLine,
+    inputs: Inputs,
+    watch: StageReport,
+    stop: StopRequest,
+    heartbeat: Heartbeat,
+) -> Iterator[tuple[Actors, BroRLTrainer]]:
+    """Start the processes of a run, which end with the context, and resume it from its newest checkpoint."""
+    from nemo_brorl.commands import wiring
+
+    console, run_folder = watch.console, Path(config.exp_manager.explicit_log_dir)
     starting = wiring.start_actors(
-        config, inputs.model_folder, inputs.verifiers, watch, heartbeat=heartbeat, references=references
+        config, inputs.model_folder, inputs.verifiers, watch, heartbeat=heartbeat, references=inputs.references
     )
-    with stalls, starting as actors:
+    with starting as actors:
         with watch.measure("nemo"):
             from nemo_brorl.commands.nemo_app import (  # takes six seconds, while actors start
                 open_experiment,
@@ -108,17 +150,15 @@ def train_alone(config: BroRLConfig, line: CommandLine, model_folder: Path, watc
                 resume(trainer, sinks, run_folder, console)
             with watch.measure("rehearsal"):
                 trainer.begin()
-            heartbeat.on_stall = lambda text, seconds: trainer.observers.event(
-                trainer.step_number + 1, "stall", text, seconds
-            )
-            watch.close()
-            stop.install()
-            stalls.mark_started()
-            console.line(f"ready after {time.monotonic() - start:.0f} s ({watch.summary()})")
-            rehearse.rehearse_once(config, inputs, actors, trainer, console)
-            trainer.fit()
-    print_summary(console, run_folder, time.monotonic() - start)
-    return stop.exit_code(is_over=trainer.step_number >= config.trainer.max_steps)
+            yield actors, trainer
+
+
+def fit(config: BroRLConfig, inputs: Inputs, actors: Actors, trainer: BroRLTrainer) -> None:
+    """Show what the model answers, and train it up to the last step."""
+    from nemo_brorl.commands import rehearse
+
+    rehearse.rehearse_once(config, inputs, actors, trainer, trainer.parts.console)
+    trainer.fit()
 
 
 def watch_over(heartbeat: Heartbeat, run_folder: Path, config: BroRLConfig, report: StartReport) -> StallWatch:

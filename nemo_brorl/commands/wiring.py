@@ -67,6 +67,7 @@ class Inputs:
     prompts: PromptStream
     held_out: list[Prompt]
     verifiers: list[str]  # names of the verifiers of the held-out prompts, which come from all domains
+    references: References | None = None  # folders of the KL term's references; None: they have not been checked
 
 
 @dataclass(frozen=True)

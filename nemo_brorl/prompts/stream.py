@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from brorl_graders import source_hashes
+from brorl_graders import GIVEN_REWARD, source_hashes
 
 from nemo_brorl.config.data import DataConfig
 from nemo_brorl.core.errors import CheckpointError, DataError
@@ -158,7 +158,8 @@ class PromptStream:
     def _judge_changes(self, fingerprints: Mapping[str, str], code: Mapping[str, str]) -> list[str]:
         """Return what has changed since these fingerprints by domain and hashes of code, or raise CheckpointError."""
         now = self.reward_code
-        changes = [f"the source of {name}" for name, digest in code.items() if now.get(name, digest) != digest]
+        changed = [name for name, digest in code.items() if now.get(name, digest) != digest]
+        changes = ["the function reward=" if name == GIVEN_REWARD else f"the source of {name}" for name in changed]
         for name in fingerprints.keys() - self.num_skipped.keys():
             changes.append(f"{name} is missing")
         for domain in self.mixture.domains:

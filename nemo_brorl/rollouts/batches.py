@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from nemo_brorl.algorithm.teaching import BY_REWARDS, Teaching
 from nemo_brorl.config.policy import OptimConfig
@@ -11,7 +11,9 @@ from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.ports import Policy, PromptSource
 from nemo_brorl.rollouts.batch_fill import BatchFill
 from nemo_brorl.rollouts.carry_over import CarryOver, SamplerState
+from nemo_brorl.rollouts.failures import FailureCount
 from nemo_brorl.rollouts.ledger import fitting_chunk_size
+from nemo_brorl.rollouts.metrics import group_metrics
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.rollouts.schedule import RolloutSchedule
 from nemo_brorl.rollouts.stream import TURN_S
@@ -66,6 +68,34 @@ class Batches:
         filled = fill.finish()
         self.fill = None
         return filled
+
+    def of_groups(self, groups: Sequence[ScoredGroup], version: int, seconds: float) -> FilledBatch:
+        """Return the informative ones of groups that a loop of the user's own has sampled, for weights `version`.
+
+        `seconds`: the time of sampling and scoring.
+        """
+        carry_over, sampling = self.carry_over, self.carry_over.dynamic_sampling
+        sampling.begin_step(version, len(groups))
+        sampling.admit(group.prompt.uid for group in groups)
+        for group in groups:
+            sampling.offer(group)
+        batch = tuple(sampling.kept)
+        sampling.kept = []
+        num_tokens = sum(int(group.group.lengths.sum()) for group in groups)
+        for change in carry_over.record_step(groups, (), num_tokens):
+            self.sampler.console.line(change)
+        carry_over.take_completed()
+        metrics = group_metrics(groups, self.schedule.stage.num_per_prompt, sampling.teaching)
+        return FilledBatch(
+            batch=batch,
+            sampled=tuple(groups),
+            withdrawn=(),
+            loss_scale=sampling.share_of_step(batch),
+            metrics={**metrics, **sampling.metrics(), **carry_over.metrics()},
+            generate_s=seconds,
+            reward_s=0.0,
+            failures=tuple(FailureCount(groups).lines()),
+        )
 
     def fill_during_update(self, policy: Policy, plan: UpdatePlan, version: int) -> UpdateReport:
         """Run the policy update while rollouts for the next training batch are sampled.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from brorl_graders.base.names import allowed
+from brorl_graders.given import GIVEN_REWARD
+from brorl_graders.grading import Pool
 from brorl_graders.services.service_client import check_endpoint
 from brorl_graders.verifiers import composite
 from brorl_graders.verifiers.code import code
@@ -17,8 +19,12 @@ from nemo_brorl.scoring.grader_settings import configure_code
 def check_verifiers(rewards: RewardsConfig, verifiers: Sequence[str]) -> None:
     """Check that the scoring services among `verifiers` answer, and that the sandbox works if programs are run.
 
-    Raises ConfigError or ResourceError if they do not.
+    A reward function that was passed as an object must arrive in a scoring process. Raises ConfigError or
+    ResourceError.
     """
+    if GIVEN_REWARD in verifiers:
+        with Pool(rewards.timeout_s) as pool:
+            pool.load(GIVEN_REWARD)
     if rewards.services.replay is None:
         endpoints = allowed().endpoints
         for name in filter(endpoints.__contains__, verifiers):

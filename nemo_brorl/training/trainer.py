@@ -127,6 +127,10 @@ class BroRLTrainer:
         watch = Stopwatch(self.timeline)
         with watch.measure("collect"):
             filled = self.fill_batch()
+        self.learn(filled, watch)
+
+    def learn(self, filled: FilledBatch, watch: Stopwatch) -> None:
+        """Train on a full batch, send the new weights to the engines, and record the training step."""
         with self.timeline.stage("advantages"):
             batch = make_train_batch(
                 filled.batch,
@@ -206,11 +210,12 @@ class BroRLTrainer:
             learning_rate=self.schedule.learning_rate(self.step_number + 1),
         )
 
-    def after_step(self) -> None:
+    def after_step(self, *, is_validated: bool = True) -> None:
         """Do what is due after a training step: validation, next stage of N, reference reset, metrics, checkpoint.
 
-        Raises TrainingError after too many non-finite updates, ParityError when the engines sampled with other weights
-        than the policy's, and ResourceError when sleeping engines hold more and more memory.
+        A loop of the user's own is not `is_validated`. Raises TrainingError after too many non-finite updates,
+        ParityError when the engines sampled with other weights than the policy's, and ResourceError when sleeping
+        engines hold more and more memory.
         """
         step, settings = self.step_number, self.config.trainer
         fault = mismatch_fault(self.update_metrics, self.config.parity)
@@ -218,7 +223,7 @@ class BroRLTrainer:
             self.row.write(step)
             raise ParityError(fault)
         is_last = step == settings.max_steps
-        if is_last or is_due(step, settings.val_interval):
+        if is_validated and (is_last or is_due(step, settings.val_interval)):
             self.begin_stage(self.schedule.after_validation(step, self.validate()))
         self.begin_stage(self.schedule.before_step(step, self.batches.carry_over.num_sampled))
         self.reset_reference()

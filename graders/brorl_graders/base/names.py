@@ -65,16 +65,17 @@ class Names:
     endpoints: Mapping[str, Endpoint] = field(default_factory=dict)  # name or address -> endpoint
     environments: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # name -> fingerprints of its settings
     variables: tuple[str, ...] = ()  # environment variables for children that run other people's code
+    given: tuple[bytes, str] | None = None  # pickle and hash of a reward function that is an object (`given.py`)
 
 
 def allow(names: Names) -> None:
     """Let this process, and those that it starts from now on, use the names in `names` and no others.
 
     The names are those of verifiers, endpoints and environments. Child processes learn that there is an endpoint of a
-    name, and neither its address nor its key.
+    name, and neither its address nor its key. A given reward function goes over the channel of a fork server.
     """
     endpoints = {name: Endpoint(name=name, url="") for name in names.endpoints}
-    text = json.dumps(asdict(replace(names, endpoints=endpoints)))
+    text = json.dumps(asdict(replace(names, endpoints=endpoints, given=None)))
     _given[text] = names
     os.environ[VARIABLE] = text
 

@@ -1,0 +1,375 @@
+"""Train from a Python program or a notebook: a model, a reward function, and questions.
+
+    with Session("models/sums", reward, rows, {"rollouts.num_per_prompt": 16}) as session:
+        while session.step < 3:
+            groups = session.sample()
+            session.update(groups)
+        session.save("out/hf")
+
+Settings, checks, run folder and resume are those of `brorl train`, which `train` runs to its last step. No signal
+handler is installed: a program that hosts a run has its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from brorl_graders import GIVEN_REWARD, forget_reward, give_reward
+
+from nemo_brorl.cluster.object_store import fetch
+from nemo_brorl.commands.run import begin, configured, sized
+from nemo_brorl.commands.train import check_training, fit, opened, read_inputs
+from nemo_brorl.config.load import CommandLine, is_section
+from nemo_brorl.config.same_run import RECORD, check_same_run, with_sizes_of_run
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.clock import StopRequest, Stopwatch
+from nemo_brorl.core.console import Console, stop_log
+from nemo_brorl.core.errors import ConfigError, DataError
+from nemo_brorl.core.files import naming, write_atomically
+from nemo_brorl.core.lock import locked
+from nemo_brorl.core.stall_watch import Heartbeat
+from nemo_brorl.core.start_report import StageReport
+from nemo_brorl.core.timeline import Timeline
+from nemo_brorl.rollouts.failures import FailureCount
+from nemo_brorl.rollouts.ledger import requests_for
+from nemo_brorl.training.finished_run import finished_line
+from nemo_brorl.training.records import read_metrics
+from nemo_brorl.training.trainer import BroRLTrainer
+from nemo_brorl.types import Prompt, Sampling, ScoredGroup
+
+if TYPE_CHECKING:
+    from nemo_brorl.commands.wiring import Actors, Inputs
+
+Reward = Callable[..., Any] | str  # a function, or the name of a verifier
+Settings = Mapping[str, Any] | Sequence[str]  # values by dotted name or section, or texts as KEY=VALUE
+OnStage = Callable[[str, float | None], None]  # gets a stage's name; None at its begin, and its seconds at its end
+
+RECIPE = "your_model"
+RUN = "runs/session"  # run folder of questions that are given as rows
+ROWS = "questions.jsonl"  # their file in the run folder
+LOG_DIR = "exp_manager.explicit_log_dir"
+EXAMPLE = "{'prompt': 'What is 2 + 3?', 'answer': '5'}"
+
+_one = threading.Lock()  # held while a session is open: Ray and the reward function are of the whole process
+
+
+class Session:
+    """A training run whose loop is the caller's: engines, verifiers and a policy that stay up between calls."""
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        reward: Reward | None = None,
+        data: Any = None,
+        settings: Settings = (),
+        *,
+        recipe: str | Path = RECIPE,
+        run: str | Path | None = None,
+        on_stage: OnStage | None = None,
+        **sections: Any,
+    ) -> None:
+        """Check the inputs, start all processes, and resume the run if its folder has a checkpoint.
+
+        `model`, `reward` and `data` replace `policy.model`, the verifier and the questions of a recipe. `data`: rows as
+        mappings, such as a list or a `datasets.Dataset`. `settings` and `sections` are further settings. `recipe`: name
+        of a shipped YAML file, or the path of one. `run`: the run folder. `on_stage` is told of each stage of the
+        start. Raises BroRLError.
+        """
+        with contextlib.ExitStack() as stack:
+            texts = [*_texts(settings), *_texts(sections)]
+            config, line = stack.enter_context(_checked(model, reward, data, texts, recipe, run))
+            if config.rollouts.overlap:
+                raise ConfigError("rollouts.overlap=true is for `train`: a loop of your own says when it samples")
+            self._run = stack.enter_context(_opened(config, line, on_stage))
+            self.config, self._trainer = self._run.config, self._run.trainer
+            self._stack: contextlib.ExitStack | None = stack.pop_all()
+        rollouts = config.rollouts
+        self._sampling = Sampling(
+            rollouts.temperature,
+            rollouts.top_p,
+            rollouts.max_response_tokens,
+            rollouts.max_turn_tokens,
+            *rollouts.stops,
+        )
+        self._num_asked = 0
+        self._sampled_s = 0.0  # since the last step
+
+    @property
+    def step(self) -> int:
+        """Number of training steps of the run so far, those before a resume included."""
+        return self._trainer.step_number
+
+    def sample(self, num_prompts: int | None = None, num_per_prompt: int | None = None) -> list[ScoredGroup]:
+        """Return groups of scored rollouts of the next prompts, by default as many as the settings say.
+
+        Left out are rollouts whose reward function fails. Raises VerifierError if it fails on all of them.
+        """
+        trainer = self._trainer
+        carry_over, stage, start = trainer.batches.carry_over, trainer.schedule.stage, time.monotonic()
+        trainer.observers.step_begins(self.step + 1)
+        carry_over.begin_step(stage, trainer.version)
+        prompts = carry_over.take_prompts(num_prompts or stage.prompts_per_step)
+        num = num_per_prompt or stage.num_per_prompt
+        groups = trainer.parts.sampler.sample(prompts, num, self._sampling, "generate")
+        FailureCount(groups).check("Mend the reward function")
+        self._sampled_s += time.monotonic() - start
+        return [group for group in groups if len(group.rewards)]
+
+    def update(self, groups: Sequence[ScoredGroup]) -> dict[str, float]:
+        """Train on the informative groups, send the new weights to the engines, and return the metrics of the step.
+
+        They go into `metrics.jsonl`, too. Checkpoints are those of `trainer.save_interval`. Without an informative
+        group there is no step, and the result is empty.
+        """
+        trainer = self._trainer
+        filled = trainer.batches.of_groups(groups, trainer.version, self._sampled_s)
+        if not filled.batch:
+            trainer.parts.console.line("no group is informative: no step")
+            return {}
+        self._sampled_s = 0.0
+        watch = Stopwatch(trainer.timeline)
+        watch.seconds["collect"] = filled.generate_s
+        trainer.learn(filled, watch)
+        metrics = trainer.row.merged()
+        trainer.after_step(is_validated=False)
+        trainer.observers.interval_ended()
+        return metrics
+
+    def ask(self, question: str, num: int = 1, temperature: float | None = None) -> list[str]:
+        """Return what the model answers now. Nothing is scored, and no instruction is added to the question."""
+        config, tokenizer = self.config, self._run.inputs.tokenizer
+        ids = tokenizer.prompt_ids(question, config.data.system_prompt)
+        if len(ids) > config.data.max_prompt_tokens:
+            raise DataError(
+                f"the question has {len(ids)} tokens, data.max_prompt_tokens={config.data.max_prompt_tokens}"
+            )
+        # Its number makes a question that is asked again draw other random numbers.
+        self._num_asked += 1
+        prompt = Prompt(f"ask/{self._num_asked}", "ask", "", tuple(ids), {})
+        sampling = self._sampling if temperature is None else replace(self._sampling, temperature=temperature)
+        texts = []
+        for chunk in self._trainer.parts.generator.generate(
+            requests_for([prompt], num, num, sampling, config.trainer.seed)
+        ):
+            arrays = fetch(chunk.data)
+            texts += [tokenizer.decode(ids.tolist()) for ids in np.split(arrays.token_ids, arrays.offsets[1:-1])]
+        return texts
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the current weights into a folder in the format of Hugging Face, and return it."""
+        path = Path(folder).expanduser().absolute()
+        with self._trainer.handover.policy_phase(Stopwatch(self._trainer.timeline)):
+            self._trainer.parts.policy.export(path)
+        return path
+
+    def close(self) -> None:
+        """Save a checkpoint of the last step, and end all processes. May be called again."""
+        self.__exit__(None, None, None)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End all processes. After an error the last checkpoint stays the newest one."""
+        stack, self._stack = self._stack, None
+        if stack is None:
+            return
+        if kind is not None:
+            stack.__exit__(kind, error, trace)
+            return
+        with stack:
+            if self.step:
+                self._trainer.saved.save(self.step, wait=True)
+
+
+def train(
+    model: str | Path | None = None,
+    reward: Reward | None = None,
+    data: Any = None,
+    settings: Settings = (),
+    *,
+    recipe: str | Path = RECIPE,
+    run: str | Path | None = None,
+    on_stage: OnStage | None = None,
+    **sections: Any,
+) -> list[dict[str, Any]]:
+    """Train as `brorl train` does up to `trainer.max_steps`, and return the rows of `metrics.jsonl`.
+
+    The arguments are those of `Session`. A run folder with checkpoints is resumed, and a complete run is not started.
+    """
+    texts = [*_texts(settings), *_texts(sections)]
+    with _checked(model, reward, data, texts, recipe, run) as (config, line):
+        run_folder = Path(config.exp_manager.explicit_log_dir)
+        finished = finished_line(run_folder, config.trainer.max_steps, "trainer.max_steps")
+        if finished is not None and check_same_run(with_sizes_of_run(config)):
+            Console().line(finished)
+        else:
+            with _opened(config, line, on_stage) as opened_run:
+                fit(opened_run.config, opened_run.inputs, opened_run.actors, opened_run.trainer)
+        return read_metrics(run_folder / "metrics.jsonl")
+
+
+def _texts(settings: Settings, above: str = "") -> Iterator[str]:
+    """Yield settings as texts KEY=VALUE."""
+    if not isinstance(settings, Mapping):
+        yield from [settings] if isinstance(settings, str) else settings
+        return
+    for name, value in settings.items():
+        key = f"{above}{name}"
+        if isinstance(value, Mapping) and is_section(key):
+            yield from _texts(value, f"{key}.")
+        else:
+            yield f"{key}={_written(value)}"
+
+
+def _written(value: Any) -> str:
+    """Return a value in the syntax of overrides."""
+    if value is None or isinstance(value, bool | int | float):
+        return json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
+    if isinstance(value, Mapping):
+        parts = [
+            re.sub(r"([\\()\[\]{}:=,\s])", r"\\\1", str(key)) + f": {_written(item)}" for key, item in value.items()
+        ]
+        return "{" + ", ".join(parts) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_written, value)) + "]"
+    # A quotation mark, with backslashes before it, and backslashes at the end are escaped.
+    escaped = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + (found[2] and "\\'"), str(value))
+    return f"'{escaped}'"
+
+
+@contextlib.contextmanager
+def _checked(
+    model: str | Path | None,
+    reward: Reward | None,
+    data: Any,
+    texts: Sequence[str],
+    recipe: str | Path,
+    run: str | Path | None,
+) -> Iterator[tuple[BroRLConfig, CommandLine]]:
+    """Check what a run is given, and keep its run folder locked inside the context. Raises BroRLError.
+
+    Yields its settings, and the command line of `brorl train` that stands for it.
+    """
+    import cloudpickle
+
+    with contextlib.ExitStack() as stack:
+        if not _one.acquire(blocking=False):
+            raise ConfigError("a session is open in this process: leave its `with` block, or call its close()")
+        stack.callback(_one.release)
+        stack.callback(stop_log)
+        begin()
+        added: dict[str, Any] = {} if model is None else {"policy.model": model}
+        if reward is not None:
+            added["data.verifier"] = reward if isinstance(reward, str) else GIVEN_REWARD
+        if not isinstance(reward, str | None):
+            give_reward(reward, cloudpickle.dumps)
+            stack.callback(forget_reward)
+        for key, _, value in (text.partition("=") for text in texts):
+            run = value.strip("'\"") if key == LOG_DIR and run is None else run
+        if data is not None:
+            lines = _lines(data)
+            run = Path(run or RUN).expanduser()
+            added |= {"data.source": "jsonl", "data.path": run / ROWS}
+            stack.enter_context(locked(run, "Session"))
+            stack.enter_context(_written_rows(lines, run))
+        if run is not None:
+            added[LOG_DIR] = run
+        recipe = Path(recipe)
+        line = CommandLine(recipe.name, (*texts, *_texts(added)), recipe.parent if len(recipe.parts) > 1 else None)
+        config = configured(line)
+        if data is None:
+            stack.enter_context(locked(Path(config.exp_manager.explicit_log_dir), "Session"))
+        check_training(config, line)
+        yield config, line
+
+
+def _lines(data: Any) -> str:
+    """Return rows as JSON lines. Raises DataError that names the row which has no such form."""
+    if isinstance(data, Mapping | str | bytes) or not isinstance(data, Iterable):
+        raise DataError(
+            f"data is of type {type(data).__name__}: pass a list of rows, for example [{EXAMPLE}]. For a file set "
+            "data.path in the settings"
+        )
+    lines = []
+    for number, row in enumerate(data):
+        if not isinstance(row, Mapping):
+            raise DataError(f"data[{number}] is of type {type(row).__name__}: pass a mapping, for example {EXAMPLE}")
+        try:
+            lines.append(json.dumps(dict(row), default=_plain) + "\n")
+        except (TypeError, ValueError) as error:
+            raise DataError(f"data[{number}]: {error}. Use texts, numbers, lists and mappings") from None
+    if not lines:
+        raise DataError(f"data has no rows: pass some, for example [{EXAMPLE}]")
+    return "".join(lines)
+
+
+def _plain(value: Any) -> Any:
+    """Return an array or number of numpy as lists and numbers."""
+    if not isinstance(value, np.ndarray | np.generic):
+        raise TypeError(f"a value of type {type(value).__name__} cannot be written into a file of questions")
+    return value.tolist()
+
+
+@contextlib.contextmanager
+def _written_rows(lines: str, run: Path) -> Iterator[None]:
+    """Write the questions into the run folder. They are removed again if no run begins there."""
+    path = run / ROWS
+    with naming(path):
+        if not path.exists() or path.read_text(encoding="utf-8") != lines:
+            write_atomically(path, lines)
+    try:
+        yield
+    finally:
+        if not (run / RECORD).exists():
+            path.unlink(missing_ok=True)
+
+
+class _Run(NamedTuple):
+    """A run whose processes are up."""
+
+    config: BroRLConfig
+    inputs: Inputs
+    actors: Actors
+    trainer: BroRLTrainer
+
+
+@contextlib.contextmanager
+def _opened(config: BroRLConfig, line: CommandLine, on_stage: OnStage | None) -> Iterator[_Run]:
+    """Start a run that was checked, or resume it, and end its processes when the context ends."""
+    console, start = Console(), time.monotonic()
+    with _Stages(console, on_stage) as watch:
+        config, model_folder = sized(config, console)
+        inputs = read_inputs(config, model_folder, watch)
+        stop, heartbeat = StopRequest(config.trainer.time_limit_s), Heartbeat(Timeline(config.timeline.enabled))
+        with opened(config, line, inputs, watch, stop, heartbeat) as (actors, trainer):
+            watch.close()
+            console.line(f"ready after {time.monotonic() - start:.0f} s ({watch.summary()})")
+            yield _Run(config, inputs, actors, trainer)
+
+
+class _Stages(StageReport):
+    """A report of the start that a program hears, too."""
+
+    def __init__(self, console: Console, on_stage: OnStage | None) -> None:
+        super().__init__(console)
+        self._on_stage = on_stage or (lambda name, seconds: None)
+
+    @contextlib.contextmanager
+    def measure(self, name: str) -> Iterator[None]:
+        self._on_stage(name, None)
+        with super().measure(name):
+            yield
+        self._on_stage(name, self.seconds[name])
