@@ -170,7 +170,6 @@ def finish(
     correction = importance_weights(batch, config)
     loss = -(correction * objective)
     loss = apply_covariance(loss, batch, config.covariance)
-    # By k2, since a token whose probability grew a thousandfold adds 992 nats to a sum by k3, and 24 by k2.
     kl_to_old = KL_ESTIMATORS["k2"](log_ratio_to_old(batch))
     metrics = {**metrics, "policy/approximate_kl": kl_to_old.sum(), "policy/importance_weight": correction.sum()}
     if config.importance_correction.enabled and config.importance_correction.kind in ("icepop", "sequence_mask"):
