@@ -16,6 +16,7 @@ _ROLLOUTS = "mean over sampled rollouts"
 _TOKENS = "mean over trained tokens"
 _VALIDATION = "mean over held-out prompts"
 _COUNT = "sum of the step"
+SHARES = ("share", "probability")  # units of numbers from 0 to 1
 
 GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
     "reward": (
