@@ -60,10 +60,7 @@ def ppo_clip(batch: TokenBatch, config: AlgorithmConfig) -> LossSums:
     if config.dual_clip > 0:
         bounded = torch.maximum(objective, config.dual_clip * weight)
         objective = torch.where(weight < 0, bounded, objective)
-    metrics = {
-        "policy/clip_fraction": (unclipped > clipped).float().sum(),
-        "policy/approximate_kl": (ratio - 1 - log_ratio).sum(),
-    }
+    metrics = {"policy/clip_fraction": (unclipped > clipped).float().sum()}
     return finish(batch, config, objective, metrics)
 
 
@@ -82,10 +79,7 @@ def gspo(batch: TokenBatch, config: AlgorithmConfig) -> LossSums:
     unclipped = ratio * weight
     clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high) * weight
     objective = torch.minimum(unclipped, clipped)
-    metrics = {
-        "policy/clip_fraction": (unclipped > clipped).float().sum(),
-        "policy/approximate_kl": (log_ratio.exp() - 1 - log_ratio).sum(),
-    }
+    metrics = {"policy/clip_fraction": (unclipped > clipped).float().sum()}
     return finish(batch, config, objective, metrics)
 
 
@@ -106,10 +100,7 @@ def gmpo(batch: TokenBatch, config: AlgorithmConfig) -> LossSums:
     bounded = torch.where(weight > 0, log_ratio.clamp(max=highest), log_ratio.clamp(min=lowest))
     mean_ratio = batch.sequences.mean_of(bounded).exp()
     objective = mean_ratio * (bounded - bounded.detach()).exp() * weight
-    metrics = {
-        "policy/clip_fraction": (bounded != log_ratio).float().sum(),
-        "policy/approximate_kl": (log_ratio.exp() - 1 - log_ratio).sum(),
-    }
+    metrics = {"policy/clip_fraction": (bounded != log_ratio).float().sum()}
     return finish(batch, config, objective, metrics)
 
 
@@ -124,10 +115,7 @@ def cispo(batch: TokenBatch, config: AlgorithmConfig) -> LossSums:
     ratio = log_ratio.exp()
     clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
     objective = clipped * advantages_with_kl(batch, config) * batch.log_probs
-    metrics = {
-        "policy/clip_fraction": (ratio != clipped).float().sum(),
-        "policy/approximate_kl": (ratio - 1 - log_ratio).sum(),
-    }
+    metrics = {"policy/clip_fraction": (ratio != clipped).float().sum()}
     return finish(batch, config, objective, metrics)
 
 
@@ -182,7 +170,8 @@ def finish(
     correction = importance_weights(batch, config)
     loss = -(correction * objective)
     loss = apply_covariance(loss, batch, config.covariance)
-    metrics = {**metrics, "policy/importance_weight": correction.sum()}
+    kl_to_old = KL_ESTIMATORS["k2"](log_ratio_to_old(batch))
+    metrics = {**metrics, "policy/approximate_kl": kl_to_old.sum(), "policy/importance_weight": correction.sum()}
     if config.importance_correction.enabled and config.importance_correction.kind in ("icepop", "sequence_mask"):
         metrics["policy/importance_masked"] = (correction == 0).float().sum()
     if batch.covariance_mask is not None:

@@ -121,7 +121,7 @@ class RolloutsConfig:
         at_least=1,
     )
     prompt_pool: PromptPoolConfig = section(PromptPoolConfig)
-    save_samples: int = setting(4, "rollouts per step that are written as text to the run folder; 0: none", at_least=0)
+    save_samples: int = setting(4, "responses of a step or validation that are written as text; 0: none", at_least=0)
     deadline_s: float | None = setting(
         None,
         "seconds from the start of a chunk, or of a turn of it, until its unfinished rollouts are cut; null: never",

@@ -57,18 +57,29 @@ def record_of(base: Row | None, best: Row) -> dict[str, Any]:
     }
 
 
-def weights_line(run_folder: Path) -> str | None:
-    """Return a sentence with the step of the weights in a run's `hf/` and their value, or None without a record."""
+def weights_record(run_folder: Path) -> dict[str, Any] | None:
+    """Return the record of the weights in a run's `hf/` as `record_of` made it, or None without a whole one."""
     try:
         record = record_object(run_folder / BEST_WEIGHTS / RECORD, SMALL)
-        text = TEXTS[record["measure"]]
-        shown = f"{record['measure']} {text.format(record['value'])}"
-        if record["standard_error"] is not None:
-            shown += f" ± {text.format(record['standard_error'])}"
-        if record["base_value"] is not None:
-            shown += f", base {text.format(record['base_value'])}"
-        if record["is_base_better"]:
-            shown += ": the base was better"
-        return f"hf/ holds step {int(record['step'])} ({shown})"
+        found = {"measure": record["measure"], "step": int(record["step"]), "value": float(record["value"])}
+        for name in ("standard_error", "base_value"):
+            found[name] = None if record[name] is None else float(record[name])
+        return {**found, "is_base_better": bool(record["is_base_better"])} if found["measure"] in TEXTS else None
     except (OSError, DataError, *MALFORMED):
         return None
+
+
+def weights_line(run_folder: Path) -> str | None:
+    """Return a sentence with the step of the weights in a run's `hf/` and their value, or None without a record."""
+    record = weights_record(run_folder)
+    if record is None:
+        return None
+    text = TEXTS[record["measure"]]
+    shown = f"{record['measure']} {text.format(record['value'])}"
+    if record["standard_error"] is not None:
+        shown += f" ± {text.format(record['standard_error'])}"
+    if record["base_value"] is not None:
+        shown += f", base {text.format(record['base_value'])}"
+    if record["is_base_better"]:
+        shown += ": the base was better"
+    return f"hf/ holds step {record['step']} ({shown})"

@@ -52,6 +52,7 @@ class EvaluationResult:
 
     overall: TaskResult
     tasks: dict[str, TaskResult]
+    groups: Sequence[ScoredGroup] = ()
 
     def metrics(self, prefix: str = "validation") -> dict[str, float]:
         """Return the validation results as flat metrics, named prefix/name."""
@@ -117,7 +118,7 @@ class Evaluator:
         groups = [group for group in sampled if len(group.rewards)]
         by_task = _by_task(groups)
         tasks = {task: summarise(by_task[task]) for task in sorted(by_task)}
-        return EvaluationResult(overall=summarise(groups), tasks=tasks)
+        return EvaluationResult(summarise(groups), tasks, groups)
 
 
 def _by_task(groups: Sequence[ScoredGroup]) -> dict[str, list[ScoredGroup]]:

@@ -5,6 +5,7 @@ The trainer calls every observer of its list at the same moments:
     step_begins      before the batch of a step is filled
     update_planned   before the policy is updated: the update's plan and its batch
     step_ended       after the policy was updated and the engines have its weights; returns metrics for the step's row
+    validated        after a validation, with the groups of the held-out prompts
     row_complete     with all metrics of the step
     interval_ended   after a validation and a checkpoint, where they were due
     event            something rare: another stage of the schedule, a reset of the reference, a stall
@@ -61,6 +62,9 @@ class Observer:
         Neither the run nor another observer may use the same names for metrics.
         """
         return {}
+
+    def validated(self, step: int, groups: Sequence[ScoredGroup]) -> None:
+        """Show an observer of the training loop the validation after step `step`: a group for each held-out prompt."""
 
     def row_complete(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show an observer of the training loop all metrics of a training step."""

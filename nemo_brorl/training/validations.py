@@ -34,6 +34,8 @@ class Validations:
         watch = Stopwatch(timeline)
         with watch.measure("validate"):
             result = self.parts.evaluator.evaluate()
+        for observer in self.parts.observers:
+            observer.validated(step, result.groups)
         metrics = {**result.metrics(), "time/validate_s": watch.seconds["validate"]}
         overall = result.overall
         row = {"step": float(step), PASS_AT_1: overall.pass_at_1, **metrics}

@@ -73,8 +73,22 @@ def put_run(
             drawn = dict(zip(metrics, generator.random(len(metrics)).tolist(), strict=True))
             row = drawn | _row(step, num_steps, groups)
             file.write(json.dumps(row) + "\n")
+    put_answers(folder, 0, responses[-1], 0.0)
+    put_answers(folder, num_steps, responses[0], 1.0)
     put_heartbeat(folder, "ended")
     return folder
+
+
+def put_answers(folder: Path, step: int, response: str, *rewards: float) -> None:
+    """The response of a validation to each of as many held-out questions as there are rewards."""
+    path = folder / "validations" / f"step_{step}.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    rows = [
+        {"step": step, "uid": f"held_out/{number}", "question": f"What is {number}? {response}", "response": response}
+        | {"reward": reward, "is_right": reward == 1}
+        for number, reward in enumerate(rewards)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def put_heartbeat(folder: Path, state: str, written_at: float | None = None) -> None:

@@ -79,6 +79,7 @@ READERS: dict[str, tuple[Callable[[Path], object], ...]] = {
         lambda folder: Replay(folder, config_of(folder), config_of(folder)),
         lambda folder: drop_after(folder / "events.jsonl", 1),
     ),
+    "validations/step_2.jsonl": (show_curves,),
     "launch/jobs.jsonl": (describe,),
     "store/groups/step_000002.parquet": (
         lambda folder: read_step(folder, 2),

@@ -15,6 +15,7 @@ from typing import Any
 from brorl_graders.base.foreign import RecordError
 from omegaconf import OmegaConf
 
+from brorl_lab.intervals import as_number, interval_95
 from brorl_lab.renamed_metrics import check_metric_name
 from nemo_brorl.config.same_run import RECORD, leaves, record_leaves
 from nemo_brorl.config.schema import BroRLConfig
@@ -28,10 +29,7 @@ from nemo_brorl.training.records import read_metrics
 Rows = Sequence[Mapping[str, Any]]
 
 SCORE = "validation/pass_at_1"
-ERROR = "validation/pass_at_1_standard_error"
-LOW = "validation/pass_at_1_low"
-HIGH = "validation/pass_at_1_high"
-Z = 1.96  # standard errors of a 95 % interval
+INTERVAL = {f"{SCORE}_standard_error", f"{SCORE}_low", f"{SCORE}_high"}
 LAST_STEPS = 10
 UNSET = "–"  # a setting that this version did not have, or an absent number
 NOT_COMPARED = ("exp_manager.explicit_log_dir",)
@@ -100,7 +98,7 @@ def main(argv: Sequence[str]) -> int:
     rows_a, rows_b = read_rows(options.a), read_rows(options.b)
     names = [*SHOWN, *options.metric]
     if options.all:
-        names = sorted(_names(rows_a) & _names(rows_b) - {SCORE, ERROR, LOW, HIGH, "step"})
+        names = sorted(_names(rows_a) & _names(rows_b) - INTERVAL - {SCORE, "step"})
     step = last_common_step(rows_a, rows_b)
     compared = [*compared_scores(rows_a, rows_b)]
     for name in dict.fromkeys(names):
@@ -252,17 +250,14 @@ def _names(rows: Rows) -> set[str]:
 def _validations(rows: Rows) -> dict[int, tuple[float, float | None]]:
     """Return pass@1 and the half-width of its 95 % interval at each validation of a run, by step.
 
-    It is the farther end's distance. Runs of older versions have only a standard error, which is unknown where it is 0.
+    It is the farther end's distance.
     """
     found = {}
     for row in rows:
-        score = _number(row.get(SCORE))
+        score = as_number(row.get(SCORE))
         if score is not None:
-            low, high, error = _number(row.get(LOW)), _number(row.get(HIGH)), _number(row.get(ERROR))
-            reach = Z * error if error else None
-            if low is not None and high is not None:
-                reach = max(score - low, high - score)
-            found[row["step"]] = (score, reach)
+            ends = interval_95(row, SCORE)
+            found[row["step"]] = (score, None if ends is None else max(score - ends[0], ends[1] - score))
     return found
 
 
@@ -286,7 +281,7 @@ def _mean(
 ) -> tuple[float | None, float | None]:
     values: list[float] = []
     for row in rows:
-        value = _number(row.get(name))
+        value = as_number(row.get(name))
         if value is not None and (step is None or 0 < row["step"] <= step):
             values.append(value)
     values = values[-LAST_STEPS:]
@@ -294,11 +289,6 @@ def _mean(
         return None, None
     spread = statistics.stdev(values) if len(values) > 1 else None
     return statistics.fmean(values), spread
-
-
-def _number(value: Any) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if is_number else None
 
 
 def _setting(value: Any) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from brorl_graders.base.foreign import LARGE, record_object
 
+from brorl_lab.intervals import interval_95
 from brorl_lab.page.runs import RunView, read_rows
 from brorl_lab.paired_evaluations import share_right
 from brorl_lab.paired_test import paired_test
@@ -18,10 +19,6 @@ from nemo_brorl.core.statistics import sum_interval
 from nemo_brorl.core.step_time import step_seconds
 
 PASS_AT_1 = "validation/pass_at_1"
-ERROR = "validation/pass_at_1_standard_error"
-LOW = "validation/pass_at_1_low"
-HIGH = "validation/pass_at_1_high"
-NORMAL_95 = 1.96  # standard errors of a 95 % interval
 CONFIDENCE = 0.95
 NUM_RESAMPLES = 2000
 SEED = 0
@@ -84,7 +81,7 @@ def _row(
         "name": name,
         "step": step,
         "value": value,
-        "interval": _interval(found),
+        "interval": interval_95(found, PASS_AT_1),
         "best": best[PASS_AT_1],
         "best_step": best["step"],
         "rollouts": _total(until, "generation/num_samples"),
@@ -100,23 +97,12 @@ def _difference(found: Row, first: Row | None) -> tuple[float | None, Ends | Non
     if first is None:
         return None, None
     difference = found[PASS_AT_1] - first[PASS_AT_1]
-    own = _interval(found)
-    other = _interval(first)
+    own = interval_95(found, PASS_AT_1)
+    other = interval_95(first, PASS_AT_1)
     if own is None or other is None:
         return difference, None
     low, high = sum_interval([(found[PASS_AT_1], (own[0], own[1])), (-first[PASS_AT_1], (-other[1], -other[0]))])
     return difference, [low, high]
-
-
-def _interval(row: Row) -> Ends | None:
-    """Return the 95 % interval of a validation's pass@1; of an older run, by its standard error unless that is 0."""
-    low, high, error = row.get(LOW), row.get(HIGH), row.get(ERROR)
-    if low is not None and high is not None:
-        return [low, high]
-    if not error:
-        return None
-    reach = NORMAL_95 * error
-    return [max(0.0, row[PASS_AT_1] - reach), min(1.0, row[PASS_AT_1] + reach)]
 
 
 def _known(rows: Iterable[Row], name: str) -> list[float]:

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from brorl_graders import accepted_answers, answers_of, full_mark, lowest_right
 from brorl_graders.base.foreign import VAST, open_record
 
+from brorl_lab.page.answers import MAX_CHARACTERS, shorten
 from brorl_lab.page.runs import settings_of
 from brorl_lab.store_reader import read_payload, read_table, sampled_tokens
 from nemo_brorl.core.errors import BroRLError, DataError
@@ -28,7 +29,6 @@ from nemo_brorl.training.store.files import StoreFiles
 
 FIRST_TOKENS = 800  # first tokens of a response that is longer than both limits together
 LAST_TOKENS = 400
-MAX_CHARACTERS = 20_000  # longest text, message or payload value
 TOKENS = (
     "token_ids",
     "log_probs",
@@ -201,13 +201,6 @@ def _answer(text: str, verifier: str, payload: Part) -> str | None:
     except (ValueError, TypeError, RecursionError, KeyError):
         return None
     return None if found is None else shorten(found)
-
-
-def shorten(text: str) -> str:
-    """Return a text cut to MAX_CHARACTERS, with the number of characters that were cut."""
-    if len(text) <= MAX_CHARACTERS:
-        return text
-    return f"{text[:MAX_CHARACTERS]}… ({len(text) - MAX_CHARACTERS:,} more characters)"
 
 
 def tokenizer_of_run(folder: Path) -> ChatTokenizer | None:

@@ -6,20 +6,23 @@ The files may be incomplete, because a run is writing them or was killed.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from brorl_graders.base.foreign import LARGE, SMALL, RecordError, record_bytes, record_object
 
+from brorl_lab.intervals import Ends, as_number, interval_95
 from brorl_lab.metric_registry import find_metric
+from brorl_lab.page.answers import before_and_after
 from nemo_brorl.config.same_run import RECORD, record_leaves
 from nemo_brorl.config.schema import as_yaml
 from nemo_brorl.config.schema import settings as declared_settings
-from nemo_brorl.core.best_weights import weights_line
+from nemo_brorl.core.best_weights import weights_record
 from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.core.run_folders import run_folder
+from nemo_brorl.core.step_time import step_seconds
 from nemo_brorl.training.records import read_metrics
 
 METRICS = "metrics.jsonl"
@@ -28,96 +31,119 @@ MAX_EVENTS = 500  # number of newest events
 
 Part = dict[str, Any]  # object that becomes JSON
 
-# panels of curves: title, sentence, metric names as declared, scale of the y axis
-PANELS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
+# Panels of curves: title, sentence, words for each metric ({}: what its placeholder covers), scale of the y axis
+PANELS: tuple[tuple[str, str, dict[str, str], str], ...] = (
     (
         "Held-out pass@1 and pass@k",
         "Questions that are never trained on. Bars: 95 % interval over questions.",
-        ("validation/pass_at_1", "validation/pass_at_{k}"),
+        {"validation/pass_at_1": "pass@1", "validation/pass_at_{k}": "pass@{}"},
         "share",
     ),
     (
         "pass@k of sampled groups",
         "Chance that one of k rollouts is right, unbiased, from the groups of a step.",
-        ("rollouts/pass_at_{k}",),
+        {"rollouts/pass_at_{k}": "pass@{}"},
         "share",
     ),
-    ("Raw reward", "Mean over all sampled rollouts, before shaping.", ("reward/mean",), "plain"),
-    ("Reward by task", "Mean raw reward over rollouts of a task.", ("reward/{task}",), "plain"),
+    ("Raw reward", "Mean over all sampled rollouts, before shaping.", {"reward/mean": "raw reward"}, "plain"),
+    ("Reward by task", "Mean raw reward over rollouts of a task.", {"reward/{task}": "{}"}, "plain"),
     (
         "Informative groups",
         "Share of judged groups with different rewards.",
-        ("dynamic_sampling/keep_rate",),
+        {"dynamic_sampling/keep_rate": "informative"},
         "share",
     ),
     (
         "Groups by number of right rollouts",
         "Share of the groups of a step.",
-        (
-            "rollouts/successes_0",
-            "rollouts/successes_1",
-            "rollouts/successes_2_to_5",
-            "rollouts/successes_more",
-            "rollouts/successes_all",
-        ),
+        {
+            "rollouts/successes_0": "none right",
+            "rollouts/successes_1": "1 right",
+            "rollouts/successes_2_to_5": "2 to 5 right",
+            "rollouts/successes_more": "more right",
+            "rollouts/successes_all": "all right",
+        },
         "share",
     ),
     (
         "Unsampled mass",
         "Probability of the responses that were not drawn: what a larger N would still find.",
-        ("mass_balance/unsampled_mass", "mass_balance/unsampled_mass_good_turing"),
+        {
+            "mass_balance/unsampled_mass": "by probabilities",
+            "mass_balance/unsampled_mass_good_turing": "by counts (Good and Turing)",
+        },
         "share",
     ),
     (
-        "KL",
-        "To the reference or teacher, and to the policy before the update.",
-        ("policy/kl_to_reference", "policy/kl_to_teacher", "policy/approximate_kl"),
+        "KL to the reference or teacher",
+        "Mean over trained tokens.",
+        {"policy/kl_to_reference": "KL to the reference", "policy/kl_to_teacher": "KL to the teacher"},
         "plain",
     ),
-    ("KL to the teacher by task", "Mean over tokens of a task's prompts.", ("policy/kl_to_teacher/{task}",), "plain"),
-    ("Entropy", "Of the policy before the update.", ("policy/entropy",), "plain"),
+    (
+        "KL to the teacher by task",
+        "Mean over tokens of a task's prompts.",
+        {"policy/kl_to_teacher/{task}": "{}"},
+        "plain",
+    ),
+    (
+        "KL of an update",
+        "From the policy before the update, mean over trained tokens.",
+        {"policy/approximate_kl": "KL of the update"},
+        "plain",
+    ),
+    ("Entropy", "Of the policy before the update.", {"policy/entropy": "entropy"}, "plain"),
     (
         "Train-inference mismatch",
         "|log p of vLLM − log p of Megatron| under the same weights.",
-        ("policy/log_prob_mismatch", "policy/log_prob_mismatch_max"),
+        {"policy/log_prob_mismatch": "mean", "policy/log_prob_mismatch_max": "largest"},
         "log",
     ),
     (
         "Length of responses",
         "Sampled and held-out.",
-        ("rollouts/response_tokens", "rollouts/response_tokens_max", "validation/response_tokens"),
+        {
+            "rollouts/response_tokens": "sampled, mean",
+            "rollouts/response_tokens_max": "sampled, longest",
+            "validation/response_tokens": "held-out, mean",
+        },
         "plain",
     ),
     (
         "Truncated responses",
         "Share of responses that ended at the limit of tokens.",
-        ("rollouts/truncated", "validation/truncated"),
+        {"rollouts/truncated": "sampled", "validation/truncated": "held-out"},
         "share",
     ),
-    ("Gradient norm", "Before clipping, mean over mini-batches.", ("policy/grad_norm",), "plain"),
-    ("Clipped tokens", "Share of trained tokens whose ratio was clipped.", ("policy/clip_fraction",), "share"),
+    ("Gradient norm", "Before clipping, mean over mini-batches.", {"policy/grad_norm": "gradient norm"}, "plain"),
+    (
+        "Clipped tokens",
+        "Share of trained tokens whose ratio was clipped.",
+        {"policy/clip_fraction": "clipped"},
+        "share",
+    ),
     (
         "Measured gain",
-        "Change of the expected advantage by a step's own updates.",
-        ("mass_balance/measured_gain", "mass_balance/measured_gain_error"),
+        "Change of the expected advantage by a step's own updates. Bars: 95 % interval over responses.",
+        {"mass_balance/measured_gain": "measured gain"},
         "plain",
     ),
     (
         "Time of a step",
         "Wall time by stage.",
-        (
-            "time/generate_s",
-            "time/reward_s",
-            "time/log_prob_s",
-            "time/update_s",
-            "time/sync_s",
-            "time/validate_s",
-            "time/save_s",
-        ),
+        {
+            "time/generate_s": "sampling",
+            "time/reward_s": "scoring",
+            "time/log_prob_s": "log-probs",
+            "time/update_s": "update",
+            "time/sync_s": "weights to engines",
+            "time/validate_s": "validation",
+            "time/save_s": "checkpoint",
+        },
         "plain",
     ),
-    ("Throughput", "Response tokens per second of sampling.", ("generation/tokens_per_s",), "plain"),
-    ("Rollouts per group", "Mean over sampled groups.", ("rollouts/group_size",), "plain"),
+    ("Throughput", "Response tokens per second of sampling.", {"generation/tokens_per_s": "throughput"}, "plain"),
+    ("Rollouts per group", "Mean over sampled groups.", {"rollouts/group_size": "rollouts"}, "plain"),
 )
 
 
@@ -149,13 +175,10 @@ def overview(runs: Sequence[RunView]) -> Part:
         names.update(dict.fromkeys(part["metrics"]))
     panels: list[Part] = []
     for title, text, declared, scale in PANELS:
-        panel = {
-            "title": title,
-            "text": text,
-            "metrics": _covered(names, declared),
-            "scale": scale,
-        }
-        panels.append(panel)
+        words = _covered(names, declared)
+        panels.append(
+            {"title": title, "text": text, "metrics": list(words), "words": list(words.values()), "scale": scale}
+        )
     return {
         "written": time.time(),
         "runs": found,
@@ -164,35 +187,44 @@ def overview(runs: Sequence[RunView]) -> Part:
     }
 
 
-def _covered(names: Iterable[str], declared: Sequence[str]) -> list[str]:
-    """Return those of a run's metric names that the given names of declared metrics cover, in the run's order."""
-    found: list[str] = []
+def _covered(names: Iterable[str], declared: Mapping[str, str]) -> dict[str, str]:
+    """Return those of a run's metric names that declared metrics cover, with their words, in the run's order."""
+    found: dict[str, str] = {}
     for name in names:
         metric = find_metric(name)
-        if metric is not None and f"{name.partition('/')[0]}/{metric.name}" in declared:
-            found.append(name)
+        pattern = "" if metric is None else f"{name.partition('/')[0]}/{metric.name}"
+        if pattern in declared:
+            covered = name.removeprefix(pattern.partition("{")[0])
+            found[name] = declared[pattern].format(covered)
     return found
 
 
 def _curves(run: RunView) -> Part:
-    rows = read_rows(run.folder)
+    read = read_rows(run.folder)
+    steps = [row["step"] for row in read]
+    rows = [{name: as_number(value) for name, value in row.items() if name != "step"} for row in read]
     names: dict[str, None] = {}  # ordered by first row
     for row in rows:
         names.update(dict.fromkeys(row))
-    names.pop("step", None)
-    metrics: dict[str, list[Any]] = {}
+    metrics: dict[str, list[float | None]] = {}
+    intervals: dict[str, list[Ends | None]] = {}
     for name in names:
         metrics[name] = [row.get(name) for row in rows]
+        if names.keys() & {f"{name}_low", f"{name}_standard_error", f"{name}_error"}:
+            intervals[name] = [interval_95(row, name) for row in rows]
     return {
         "name": run.name,
         "folder": str(run.folder),
-        "steps": [row["step"] for row in rows],
+        "steps": steps,
         "metrics": metrics,
+        "intervals": intervals,
+        "seconds": sum(step_seconds(row) for row in rows),
+        "answers": before_and_after(run.folder, max(steps, default=0)),
         "events": _json_lines(run.folder / "events.jsonl")[-MAX_EVENTS:],
         "state": state_of(run.folder),
         "max_steps": settings_of(run.folder).get("trainer.max_steps"),
         "evaluation": _evaluation(run.folder),
-        "weights": weights_line(run.folder),
+        "weights": weights_record(run.folder),
     }
 
 

@@ -73,7 +73,7 @@ def test_curves_have_their_values_in_words_and_the_arrow_keys_read_them(opened: 
     panel.focus()
     page.keyboard.press("End")
     reading = page.locator("figure").first.locator(".reading")
-    assert reading.inner_text().startswith("training step 4: first 70.0 % ± 3.9 %")
+    assert reading.inner_text().startswith("training step 4: first 70.0 % ± 2.0 %")
     page.keyboard.press("Home")
     assert reading.inner_text().startswith("training step 0")
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nemo_brorl.algorithm.importance import importance_weights
-from nemo_brorl.algorithm.losses import cispo, cross_entropy, gspo, kl_per_token, ppo_clip
+from nemo_brorl.algorithm.losses import Loss, cispo, cross_entropy, gmpo, gspo, kl_per_token, ppo_clip
 from nemo_brorl.algorithm.token_batch import MiniBatchSize, ResponseIndex, TokenBatch, TokenLengths, token_weights
 from nemo_brorl.config.algorithm import AlgorithmConfig, ImportanceCorrectionConfig, KLConfig
 from tests.support.token_batches import tokens
@@ -51,6 +51,13 @@ def test_a_clipped_token_has_no_gradient_and_is_counted() -> None:
     result.loss.backward()
     assert gradient(one).item() == 0.0
     assert result.metrics["policy/clip_fraction"].item() == 1.0
+
+
+@pytest.mark.parametrize("loss", [ppo_clip, gspo, gmpo, cispo])
+def test_the_distance_from_the_policy_before_has_no_exponential(loss: Loss) -> None:
+    """A token that became a thousand times as likely: (ln 1000)² / 2 = 23.9 nats, where r - 1 - ln r is 992."""
+    result = loss(batch(1000.0, 1.0), AlgorithmConfig(importance_correction=OFF))
+    assert result.metrics["policy/approximate_kl"].item() == pytest.approx(23.86, rel=1e-3)
 
 
 def gradient(used: TokenBatch) -> Tensor:

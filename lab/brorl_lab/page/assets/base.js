@@ -99,20 +99,43 @@ const has = (value) => value !== null && value !== undefined;
 const count = (value) => Math.round(value).toLocaleString("en-US");
 const percent = (value, digits = 1) => (has(value) ? `${(100 * value).toFixed(digits)} %` : "–");
 
-function number(value) {
+// Return what the last digit of a curve's values is worth: their median change from step to step.
+function noise(values) {
+  const known = (values || []).filter(has);
+  const changes = known.slice(1).map((value, index) => Math.abs(value - known[index])).sort((a, b) => a - b);
+  return changes.length < 8 ? null : changes[Math.floor(changes.length / 2)];
+}
+
+// Return what the last digit of a value with a 95 % interval is worth: a tenth of its standard error.
+const grainOf = (ends) => (ends && has(ends[0]) ? (ends[1] - ends[0]) / 40 : null);
+
+// Return a number as text; where `grain` is above 0, with the digit that is worth so much as the last one.
+function number(value, grain = null) {
   if (!has(value)) return "–";
   const size = Math.abs(value);
   if (size >= 10000) return count(value);
+  if (grain > 0) {
+    const decimals = -Math.floor(Math.log10(grain));
+    if (decimals <= 4 || size >= 1) return value.toFixed(Math.min(4, Math.max(0, decimals)));
+    if (size > 0) return value.toExponential(Math.min(6, Math.max(0, Math.floor(Math.log10(size)) + decimals)));
+  }
   if (Number.isInteger(value)) return String(value);
   if (size >= 100) return value.toFixed(1);
   if (size >= 0.01) return String(Number(value.toPrecision(4)));
   return value === 0 ? "0" : value.toExponential(2);
 }
 
-function withUnit(value, unit) {
+const isShareUnit = (unit) => unit === "share" || unit === "probability";
+
+function withUnit(value, unit, grain = null) {
   if (!has(value)) return "–";
-  if (unit === "share" || unit === "probability") return percent(value);
-  return unit ? `${number(value)} ${unit}` : number(value);
+  if (isShareUnit(unit)) return grain > 0 ? `${number(100 * value, 100 * grain)} %` : percent(value);
+  return unit ? `${number(value, grain)} ${unit}` : number(value, grain);
+}
+
+// Return a value and its standard error with equally many digits, two of them of the error.
+function withError(value, error, unit, grain = null) {
+  return error > 0 ? `${withUnit(value, unit, error / 10)} ± ${withUnit(error, unit, error / 10)}` : withUnit(value, unit, grain);
 }
 
 function ago(seconds) {

@@ -31,16 +31,19 @@ function figure({ title, text, label, wide, height, read, values, head }, draw) 
     if (details.open && details.children.length === 1) details.append(scrolled(`${title}, table`, values()));
   });
   const element = h("figure", { class: wide ? "wide" : null }, h("figcaption", null, h("h3", null, title), text ? h("p", null, text) : null, head), plot, reading, details);
-  const size = () => ({ width: Math.max(220, plot.clientWidth), height: height || (wide ? 300 : 210) });
+  const size = () => ({ width: isOnPaper ? (wide ? 660 : 310) : Math.max(220, plot.clientWidth), height: height || (wide ? 300 : 210) });
   let chart = null;
   const say = (index) => { reading.textContent = ""; if (has(index)) add(reading, [read(index)]); };
   plot.style.minHeight = `${size().height}px`;
-  const start = () => {
-    if (chart) return;
+  // Draw the chart, anew where it is drawn, because its colours are those of the theme.
+  const paint = () => {
+    if (chart) chart.destroy();
+    else new ResizeObserver(() => { if (charts.has(chart) && plot.clientWidth > 0) chart.setSize(size()); }).observe(plot);
+    charts.delete(chart);
     chart = draw(plot, size(), say);
     charts.add(chart);
-    new ResizeObserver(() => { if (charts.has(chart) && plot.clientWidth > 0) chart.setSize(size()); }).observe(plot);
   };
+  const start = () => { if (!chart) paint(); };
   plot.addEventListener("keydown", (event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
     if (!step || !chart) return;
@@ -51,7 +54,7 @@ function figure({ title, text, label, wide, height, read, values, head }, draw) 
     chart.setCursor({ left: chart.valToPos(chart.data[0][index], "x"), top: chart.over.clientHeight / 2 });
     say(index);
   });
-  element.start = start; // once it stands in the page: only there it has a width
+  Object.assign(element, { start, paint }); // once it stands in the page: only there it has a width
   plot.addEventListener("focus", start);
   return element;
 }
@@ -69,15 +72,32 @@ function drawWhenSeen(element) {
   if (element.start) seen.observe(element);
 }
 
+// On paper every chart is drawn, in light colours and as wide as a column.
+let isOnPaper = false;
+let theme; // before printing
+function showOnPaper(isBegun) {
+  const { dataset } = document.documentElement;
+  if (isBegun && !isOnPaper) theme = dataset.theme;
+  isOnPaper = isBegun;
+  if (isBegun) dataset.theme = "light";
+  else if (theme) dataset.theme = theme;
+  else delete dataset.theme;
+  for (const element of document.querySelectorAll("figure")) element.paint();
+}
+addEventListener("beforeprint", () => showOnPaper(true));
+addEventListener("afterprint", () => showOnPaper(false));
+
 function axes(xTitle, unit, options) {
   const stroke = styleValue("--soft");
   const grid = { stroke: styleValue("--line"), width: 1 };
   const font = "12px system-ui, 'DejaVu Sans', sans-serif";
-  const isShare = unit === "share" || unit === "probability";
+  const isShare = isShareUnit(unit);
   const values = (chart, splits) => splits.map((value) => (has(value) ? axisText(value, isShare) : ""));
+  const label = isShare ? "%" : unit || null;
+  const width = (chart, texts) => 16 + 7 * Math.max(3, ...(texts || []).map((text) => text.length));
   const x = { stroke, grid, ticks: grid, font, labelFont: font, label: xTitle, labelSize: 18, size: 30, ...(options.xAxis || {}) };
   const yGrid = options.isLogY ? { ...grid, filter: powersOfTen } : grid;
-  const y = { stroke, grid: yGrid, ticks: yGrid, font, labelFont: font, label: isShare ? "%" : unit || "plain number", labelSize: 18, size: 52, values, ...(options.yAxis || {}) };
+  const y = { stroke, grid: yGrid, ticks: yGrid, font, labelFont: font, label, labelSize: label ? 18 : 0, size: width, values, ...(options.yAxis || {}) };
   return [x, y];
 }
 
@@ -87,35 +107,36 @@ function powersOfTen(chart, splits) {
 }
 
 function axisText(value, isShare) {
-  if (isShare) return String(Number((100 * value).toPrecision(4)));
+  if (isShare) return String(Number((100 * value).toPrecision(6)));
   const size = Math.abs(value);
   if (size >= 1e6) return `${Number((value / 1e6).toPrecision(3))}M`;
   if (size >= 1e4) return `${Number((value / 1e3).toPrecision(3))}k`;
-  if (size !== 0 && size < 1e-3) return value.toExponential(0);
-  return String(Number(value.toPrecision(4)));
+  if (size !== 0 && size < 1e-3) return Number(value.toPrecision(4)).toExponential();
+  return String(Number(value.toPrecision(6)));
 }
 
-// series: {label, values, errors: half-widths of intervals, or none}; all share xs.
+// series: {label, values, errors: standard errors, or none, intervals: ends of 95 % intervals, or none}; all share xs.
 function lines(options) {
   const { title, text, xs, xTitle = "training step", series, unit = "", scale = "plain", wide = false, head = null } = options;
   const isLog = scale === "log";
   const usable = series.map((one) => one.values.map((value) => (has(value) && !(isLog && value <= 0) ? value : null)));
   const label = `${title}. ${series.map((one) => inWords(one, xs, xTitle, unit)).join("; ")}. Arrow keys read values.`;
-  const read = (index) => `${xTitle} ${xs[index]}: ` + series.filter((one) => has(one.values[index]))
-    .map((one) => `${one.label} ${withUnit(one.values[index], unit)}${one.errors && has(one.errors[index]) ? ` ± ${withUnit(one.errors[index], unit)}` : ""}`).join(", ");
+  const grains = series.map((one) => noise(one.values));
+  const valueText = (one, index) => withError(one.values[index], one.errors && one.errors[index], unit, grains[series.indexOf(one)]);
+  const read = (index) => `${xTitle} ${xs[index]}: ` + series.filter((one) => has(one.values[index])).map((one) => `${one.label} ${valueText(one, index)}`).join(", ");
   const values = () => table(title, [{ title: xTitle }, ...series.map((one) => ({ title: one.label }))],
-    xs.map((x, index) => [String(x), ...series.map((one) => withUnit(one.values[index], unit))]));
+    xs.map((x, index) => [String(x), ...series.map((one) => valueText(one, index))]));
   return figure({ title, text, label, wide, read, values, head }, (plot, size, say) => new uPlot({
     ...size,
     cursor: { y: false, focus: { prox: 24 }, sync: xTitle === "training step" ? { key: "steps" } : undefined },
     legend: { show: series.length > 1, live: false, markers: { dash: (chart, index) => (DASHES[(index - 1) % DASHES.length].length ? "dashed" : "solid") } },
-    scales: { x: { time: false, distr: options.xLog ? 3 : 1, log: 2, range: rangeOf(xs, options.xLog) }, y: { distr: isLog ? 3 : 1, range: isLog ? undefined : yRange(unit, errorEnds(series)) } },
+    scales: { x: { time: false, distr: options.xLog ? 3 : 1, log: 2, range: rangeOf(xs, options.xLog) }, y: { distr: isLog ? 3 : 1, range: isLog ? undefined : yRange(unit, ...rangesOf(series, unit)) } },
     axes: axes(xTitle, unit, { xAxis: options.xLog ? { values: (chart, splits) => splits.map((value) => (xs.includes(value) ? String(value) : "")) } : { values: (chart, splits) => splits.map((value) => (Number.isInteger(value) ? String(value) : "")) }, isLogY: isLog }),
     series: [{ label: xTitle }, ...series.map((one, index) => ({
       label: plain(one.label), stroke: colour(index), width: 2, dash: DASHES[index % DASHES.length], spanGaps: true, points: { show: xs.length <= 60, size: 5 },
     }))],
     hooks: {
-      draw: [(chart) => series.forEach((one, index) => one.errors && drawErrors(chart, one, index))],
+      draw: [(chart) => series.forEach((one, index) => { if (chart.series[index + 1].show) { drawIntervals(chart, one, index); drawOutliers(chart, one, index); } })],
       setCursor: [(chart) => say(chart.cursor.idx)],
     },
   }, [xs, ...usable], plot));
@@ -126,14 +147,15 @@ function rangeOf(xs, isLog) {
   return (chart, low, high) => (low === high ? [low - 1, high + 1] : [low, high]);
 }
 
-// Start the axis of shares at 0 where the values are close to it.
-function yRange(unit, ends) {
+// Start the axis of shares at 0 where the values are close to it. `ends`: lowest and highest end of all intervals;
+// `usual`: where the axis has to end so that outliers do not flatten the curves, null without outliers.
+function yRange(unit, ends, usual = null) {
   return (chart, lowest, highest) => {
     if (!has(lowest)) return [0, 1];
-    const isShare = unit === "share" || unit === "probability";
+    const isShare = isShareUnit(unit);
     const within = (end) => (isShare ? Math.min(1, Math.max(0, end)) : end);
-    const low = Math.min(lowest, ...ends.map(within));
-    const high = Math.max(highest, ...ends.map(within));
+    const low = usual ? usual[0] : Math.min(lowest, ...ends.map(within));
+    const high = usual ? usual[1] : Math.max(highest, ...ends.map(within));
     if (isShare && low === high) return [0, 1];
     const bottom = low >= 0 && low < 0.6 * high ? 0 : low;
     const room = (high - bottom || Math.abs(high) || 1) * 0.06;
@@ -142,16 +164,38 @@ function yRange(unit, ends) {
   };
 }
 
-// Return the lowest and the highest end of all intervals.
-function errorEnds(series) {
-  const ends = [];
-  for (const { values, errors } of series) {
-    values.forEach((value, index) => { if (has(value) && errors && has(errors[index])) ends.push(value - errors[index], value + errors[index]); });
-  }
-  return ends.length ? [Math.min(...ends), Math.max(...ends)] : [];
+// Return the lowest and the highest end of all intervals, and those of all values without outliers where these flatten
+// the curves: where the rest takes less than a fifth of the axis. Shares lie between 0 and 1, so none flattens them.
+function rangesOf(series, unit) {
+  const ends = series.flatMap((one) => [0, 1].map((end) => (one.intervals || []).map((interval) => (interval ? interval[end] : null))));
+  const curves = [...series.map((one) => one.values), ...ends].filter((values) => values.some(has));
+  const outer = (found) => (found.length ? [Math.min(...found.map(([low]) => low)), Math.max(...found.map(([, high]) => high))] : []);
+  const whole = outer(curves.map(extremes));
+  const usual = outer(curves.map(usualExtremes));
+  const isFlat = usual[1] > usual[0] && usual[1] - usual[0] < (whole[1] - whole[0]) / 5;
+  return [outer(ends.filter((values) => values.some(has)).map(extremes)), isFlat && !isShareUnit(unit) ? usual : null];
 }
 
-function drawErrors(chart, one, index) {
+function extremes(values) {
+  const known = values.filter(has);
+  return [known.reduce((a, b) => Math.min(a, b)), known.reduce((a, b) => Math.max(a, b))];
+}
+
+// Return the extremes of the values without outliers: an eighth of them at most and no three in a row, further from the
+// quartiles than three times what lies between these. A curve that starts low and rises has no outlier there.
+function usualExtremes(values) {
+  const known = values.filter(has);
+  const sorted = [...known].sort((a, b) => a - b);
+  const [low, high] = [0.25, 0.75].map((part) => sorted[Math.round(part * (sorted.length - 1))]);
+  const reach = 3 * (high - low);
+  const isFar = known.map((value, index) => (index > 0 && value < low - reach) || value > high + reach);
+  const isRow = isFar.some((far, index) => far && isFar[index + 1] && isFar[index + 2]);
+  const isMany = isFar.filter(Boolean).length > Math.ceil(known.length / 8);
+  return extremes(known.length < 5 || isRow || isMany ? known : known.filter((value, index) => !isFar[index]));
+}
+
+function drawIntervals(chart, one, index) {
+  if (!one.intervals) return;
   const context = chart.ctx;
   const { left, top, width, height } = chart.bbox;
   context.save();
@@ -163,12 +207,42 @@ function drawErrors(chart, one, index) {
   context.lineWidth = 1.5 * devicePixelRatio;
   context.beginPath();
   chart.data[0].forEach((x, place) => {
-    if (!has(one.values[place]) || !has(one.errors[place])) return;
+    if (!one.intervals[place]) return;
     const across = chart.valToPos(x, "x", true);
-    context.moveTo(across, chart.valToPos(one.values[place] - one.errors[place], "y", true));
-    context.lineTo(across, chart.valToPos(one.values[place] + one.errors[place], "y", true));
+    one.intervals[place].forEach((end, number) => context[number ? "lineTo" : "moveTo"](across, chart.valToPos(end, "y", true)));
   });
   context.stroke();
+  context.restore();
+}
+
+// Mark each value beyond the axis with a triangle at the edge and its number.
+function drawOutliers(chart, one, index) {
+  const context = chart.ctx;
+  const { left, top, width, height } = chart.bbox;
+  const { min, max } = chart.scales.y;
+  const size = 6 * devicePixelRatio;
+  let [before, line] = [-Infinity, 0]; // numbers of neighbours stand below each other
+  context.save();
+  context.fillStyle = colour(index);
+  context.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
+  [context.textBaseline, context.textAlign] = ["middle", "center"];
+  context.strokeStyle = styleValue("--card"); // behind the number
+  context.lineWidth = 4 * devicePixelRatio;
+  chart.data[0].forEach((x, place) => {
+    const value = chart.data[index + 1][place];
+    const across = chart.valToPos(x, "x", true);
+    if (!has(value) || (value >= min && value <= max) || across < left || across > left + width) return;
+    const [edge, inwards] = value > max ? [top, size] : [top + height, -size];
+    context.beginPath();
+    context.moveTo(across, edge);
+    context.lineTo(across - size, edge + 1.6 * inwards);
+    context.lineTo(across + size, edge + 1.6 * inwards);
+    context.fill();
+    line = across - before < 7 * size ? line + 1 : 0;
+    before = across;
+    const middle = Math.min(left + width - 2 * size, Math.max(left + 2 * size, across));
+    for (const write of ["strokeText", "fillText"]) context[write](number(value, Math.abs(value) / 100), middle, edge + (2.6 + 2.2 * line) * inwards);
+  });
   context.restore();
 }
 

@@ -38,32 +38,66 @@ async function showCurves() {
   const runs = overview.runs;
   if (!runs.some((run) => run.steps.length)) return fill(heading("Curves"), h("p", null, "No step is written yet."));
   const panels = overview.panels.filter((panel) => panel.metrics.length > (panel.title === "Reward by task" ? 1 : 0)).map((panel) => curve(panel, overview));
-  fill(heading("Curves"), runs.map((run) => facts(run, runs.length > 1)), h("div", { class: "panels" }, panels), anyMetric(overview), runs.map((run) => events(run, runs.length > 1)), runs.map(evaluation));
+  const bought = runs.map(() => h("div"));
+  fill(heading("Curves"), runs.flatMap((run, index) => [h("p", { class: "story" }, story(run)), runs.length > 1 ? null : answers(run), bought[index], facts(run)]),
+    h("p", { class: "soft" }, "± is one standard error. a … b is a 95 % interval, and so is a bar in a chart. A triangle at the edge of a chart marks a value outside it."),
+    h("div", { class: "panels" }, panels), anyMetric(overview), runs.map((run) => events(run, runs.length > 1)), runs.map(evaluation));
+  for (const [index, run] of runs.entries()) {
+    const rates = await load(`rates/${index}`);
+    if (rates && rates.steps.length) add(bought[index], [h("p", { class: "note" }, runs.length > 1 ? `${run.name}: ` : null, whatNBuys(rates))]);
+  }
 }
 
-function last(run, name) {
-  const values = run.metrics[name] || [];
-  for (let index = values.length - 1; index >= 0; index--) if (has(values[index])) return [values[index], run.steps[index]];
-  return [null, null];
+function known(run, name) {
+  return (run.metrics[name] || []).map((value, index) => ({ value, index, step: run.steps[index] })).filter(({ value }) => has(value));
 }
 
-function facts(run, isNamed) {
-  const [passed, at] = last(run, "validation/pass_at_1");
-  const [low] = last(run, "validation/pass_at_1_low");
-  const [high] = last(run, "validation/pass_at_1_high");
-  const first = (run.metrics["validation/pass_at_1"] || []).find(has);
+// What a run has reached, in words: the first of these that it has measured.
+const MEASURES = [["validation/pass_at_1", "held-out pass@1", "share"], ["validation/reward", "held-out mean reward", ""], ["reward/mean", "mean reward of sampled rollouts", ""], ["sft/val_loss", "held-out loss", "nats"]];
+
+// Return the run in sentences: from where to where, how long, and which weights are in hf/.
+function story(run) {
+  const { weights } = run;
+  const [name, words, unit] = MEASURES.slice(weights && weights.measure === "mean reward" ? 1 : 0).find(([one]) => known(run, one).length) || [];
+  const points = known(run, name);
+  if (!points.length) return `${run.name} has no validation yet.`;
+  const [from, to] = [points[0], points[points.length - 1]];
+  const text = ({ value, index }) => withError(value, (errorsOf(run, name) || [])[index], unit, grainOf(intervalsOf(run, name)[index]) || noise(run.metrics[name]));
+  const steps = run.steps[run.steps.length - 1];
+  const ofAll = run.max_steps > steps ? ` of ${run.max_steps}` : "";
+  const said = [from === to ? `${run.name}: ${words} ${text(to)} at step ${to.step}, after ${ago(run.seconds)}.`
+    : `${run.name} went from ${text(from)} to ${text(to)} ${words} in ${steps}${ofAll} steps and ${ago(run.seconds)}${to.step < steps ? `, by its values at steps ${from.step} and ${to.step}` : ""}.`];
+  if (!weights) said.push("The folder hf/ has no weights of a validation.");
+  else {
+    const value = (one) => withUnit(one, weights.measure === "pass@1" ? "share" : "", weights.standard_error / 10);
+    if (weights.is_base_better) said.push(`The base was better than every validated step: ${value(weights.base_value)}, and ${value(weights.value)} at step ${weights.step}, whose weights are in hf/.`);
+    else said.push(weights.step === to.step ? `The folder hf/ has the weights of step ${weights.step}.` : `The folder hf/ has the weights of step ${weights.step}, the best validation: ${value(weights.value)}.`);
+  }
+  return said.join(" ");
+}
+
+// Show one held-out question with the responses of the first and the last validation.
+function answers(run) {
+  if (!run.answers) return null;
+  const side = (one) => h("div", { class: "message" }, h("p", { class: "soft" }, one.step ? `After step ${one.step} ` : "Before training ", h("span", { class: `tag ${one.is_right ? "right" : "wrong"}` }, one.is_right ? "✓ right" : `✗ reward ${number(one.reward)}`)), said(`Response of step ${one.step}`, one.response));
+  return h("section", { class: "answers", "aria-label": "A held-out question before and after" }, said("Held-out question", run.answers[0].question), run.answers.map(side));
+}
+
+function facts(run) {
+  const last = (name, unit = "") => { const points = known(run, name); return points.length ? withUnit(points[points.length - 1].value, unit, noise(run.metrics[name])) : "–"; };
+  const tokens = known(run, "rollouts/generated_tokens").pop();
+  const passed = intervalsOf(run, "validation/pass_at_1").filter(has);
   const cards = [
     ["step", `${run.steps[run.steps.length - 1] ?? "–"}${run.max_steps ? ` of ${run.max_steps}` : ""}`],
-    [`held-out pass@1, step ${at ?? "–"}`, has(passed) ? `${(100 * passed).toFixed(1)} %${has(low) && has(high) ? ` (${(100 * low).toFixed(1)} … ${(100 * high).toFixed(1)})` : ""}` : "–"],
-    ["before training", percent(first)],
-    ["mean reward", number(last(run, "reward/mean")[0])],
-    ["informative groups", percent(last(run, "dynamic_sampling/keep_rate")[0], 0)],
-    ["rollouts per group", number(last(run, "rollouts/group_size")[0])],
-    ["response tokens sampled", has(last(run, "rollouts/generated_tokens")[0]) ? axisText(last(run, "rollouts/generated_tokens")[0]) : "–"],
-    ["unsampled mass", percent(last(run, "mass_balance/unsampled_mass")[0])],
+    ["held-out pass@1, 95 % interval", interval(passed[passed.length - 1])],
+    ["mean reward", last("reward/mean")],
+    ["informative groups", last("dynamic_sampling/keep_rate", "share")],
+    ["rollouts per group", last("rollouts/group_size")],
+    ["response tokens sampled", tokens ? axisText(tokens.value) : "–"],
+    ["truncated responses", last("rollouts/truncated", "share")],
+    ["unsampled mass", last("mass_balance/unsampled_mass", "share")],
   ];
-  return h("section", { "aria-label": plain(run.name) }, isNamed ? h("h3", null, run.name) : null,
-    h("div", { class: "cards" }, cards.map(([name, value]) => h("div", { class: "card" }, h("b", null, value), h("small", null, name)))), run.weights ? h("p", { class: "soft" }, run.weights) : null);
+  return h("section", { "aria-label": `Figures of ${plain(run.name)}` }, h("div", { class: "cards" }, cards.map(([name, value]) => h("div", { class: "card" }, h("b", null, value), h("small", null, name)))));
 }
 
 // With one run draw a line for each metric of the panel, with several a line for each run, of a chosen metric.
@@ -71,12 +105,12 @@ function curve(panel, overview) {
   const runs = overview.runs;
   const unit = unitOf(panel.metrics[0], overview);
   if (runs.length === 1) {
-    const run = runs[0];
-    const series = panel.metrics.map((name) => ({ label: shortName(name, panel.metrics), values: run.metrics[name], errors: errorsOf(run, name) }));
+    const [run] = runs;
+    const series = panel.metrics.map((name, index) => ({ label: panel.words[index], values: run.metrics[name], errors: errorsOf(run, name), intervals: run.intervals[name] }));
     return lines({ ...panel, unit, xs: run.steps, series });
   }
   const name = chosen.panels[panel.title] || panel.metrics[panel.title.startsWith("pass@k") ? panel.metrics.length - 1 : 0];
-  const head = panel.metrics.length > 1 ? choice(panel.metrics.map((metric) => [metric, metric]), name, (value) => { chosen.panels[panel.title] = value; showCurves(); }) : null;
+  const head = panel.metrics.length > 1 ? choice(panel.metrics.map((metric, index) => [metric, panel.words[index]]), name, (value) => { chosen.panels[panel.title] = value; showCurves(); }) : null;
   if (head) head.setAttribute("aria-label", `Metric of ${panel.title}`);
   return lines({ ...panel, unit, head, ...ofRuns(runs, name) });
 }
@@ -85,26 +119,21 @@ function ofRuns(runs, name) {
   const xs = [...new Set(runs.flatMap((run) => run.steps))].sort((a, b) => a - b);
   const series = runs.map((run) => {
     const at = new Map(run.steps.map((step, index) => [step, index]));
-    const errors = errorsOf(run, name);
     const pick = (values) => xs.map((x) => (at.has(x) && values ? values[at.get(x)] ?? null : null));
-    return { label: run.name, values: pick(run.metrics[name]), errors: errors ? pick(errors) : null };
+    return { label: run.name, values: pick(run.metrics[name]), errors: pick(errorsOf(run, name)), intervals: pick(run.intervals[name]) };
   });
   return { xs, series };
 }
 
+// Return the standard errors of a metric, or nothing.
 function errorsOf(run, name) {
-  const errors = run.metrics[`${name}_standard_error`];
-  return errors ? errors.map((value) => (has(value) ? 1.96 * value : null)) : null;
+  return run.metrics[`${name}_standard_error`] || run.metrics[`${name}_error`];
 }
+
+const intervalsOf = (run, name) => run.intervals[name] || [];
 
 function unitOf(name, overview) {
   return (overview.meanings[name] || [""])[0];
-}
-
-function shortName(name, among) {
-  if (among.length === 1) return name.slice(name.indexOf("/") + 1);
-  const groups = new Set(among.map((one) => one.split("/")[0]));
-  return (groups.size > 1 ? name : name.slice(name.indexOf("/") + 1)).replace(/pass_at_(\d+)/, "pass@$1");
 }
 
 function anyMetric(overview) {
@@ -126,13 +155,17 @@ function events(run, isNamed) {
 
 function evaluation(run) {
   if (!run.evaluation) return null;
-  const rows = Object.entries(run.evaluation.scores).map(([name, score]) => [name, count(score.num_prompts), has(score.num_samples) ? count(score.num_samples) : "differ", percent(score.pass_at_1),
+  const rows = Object.entries(run.evaluation.scores).map(([name, score]) => [name, count(score.num_prompts), has(score.num_samples) ? count(score.num_samples) : "differ", withUnit(score.pass_at_1, "share", grainOf(score.interval)),
     interval(score.interval), ...lastOf(score.pass_at_k), ...lastOf(score.majority_at_k), `${number(score.response_tokens)}`, percent(score.truncated)]);
   const columns = ["benchmark", "prompts", "samples each", "pass@1", `${percent(run.evaluation.confidence, 0)} interval`, "pass@k", "majority@k", "tokens", "cut"].map((title, index) => ({ title, text: !index }));
   return h("section", null, h("h2", null, `Evaluation of ${run.evaluation.model}`), scrolled("Evaluation", table("Evaluation", columns, rows)));
 }
 
-const interval = (ends) => (ends && has(ends[0]) ? `${(100 * ends[0]).toFixed(1)} … ${percent(ends[1])}` : "–");
+function interval(ends) {
+  if (!grainOf(ends)) return "–";
+  const [low, high] = ends.map((end) => withUnit(end, "share", grainOf(ends)));
+  return `${low.slice(0, -2)} … ${high}`;
+}
 
 function lastOf(byK) {
   const ks = Object.keys(byK || {});
@@ -163,8 +196,10 @@ function whatNBuys(rates) {
   const sizes = Object.keys(newest).map(Number).filter((size) => size > 1);
   if (sizes.length < 2) return "Groups of this run are too small to say what a smaller N would have given.";
   const most = sizes[sizes.length - 1];
-  const few = sizes.find((size) => size >= most / 16) || sizes[0];
-  return `At step ${rates.steps[rates.steps.length - 1]}, ${percent(newest[most], 0)} of prompts are informative with N = ${most}; with N = ${few} it would be ${percent(newest[few], 0)}.`;
+  const few = sizes.find((size) => size >= most / 4);
+  const fewest = sizes.find((size) => size >= most / 16);
+  const other = fewest < few ? ` and ${percent(newest[fewest], 0)} with N = ${fewest}` : "";
+  return `What N buys: ${percent(newest[most], 0)} of the prompts of step ${rates.steps[rates.steps.length - 1]} are informative with N = ${most}. It would be ${percent(newest[few], 0)} with N = ${few}${other}.`;
 }
 
 function bySize(title, text, rates, bySteps, at) {
@@ -418,8 +453,8 @@ async function showComparison() {
   const part = await load("comparison");
   if (!part || !part.rows.length) return fill(heading("Comparison"), h("p", null, "There is one run here. brorl report RUN RUN … compares several."));
   const columns = ["run", "step", "held-out pass@1", "95 % interval", `minus ${part.rows[0].name}`, "95 % interval", "best pass@1", "at step", "rollouts sampled", "response tokens sampled", "time of these steps"].map((title, index) => ({ title, text: !index }));
-  const rows = part.rows.map((row) => [row.name, String(row.step), percent(row.value), interval(row.interval), has(row.difference) ? points(row.difference) : "–", pointsInterval(row.difference_interval),
-    percent(row.best), String(row.best_step), has(row.rollouts) ? count(row.rollouts) : "–", has(row.tokens) ? count(row.tokens) : "–", has(row.seconds) ? ago(row.seconds) : "–"]);
+  const rows = part.rows.map((row) => [row.name, String(row.step), withUnit(row.value, "share", grainOf(row.interval)), interval(row.interval), has(row.difference) ? points(row.difference, grainOf(row.difference_interval)) : "–", pointsInterval(row.difference_interval),
+    withUnit(row.best, "share", grainOf(row.interval)), String(row.best_step), has(row.rollouts) ? count(row.rollouts) : "–", has(row.tokens) ? count(row.tokens) : "–", has(row.seconds) ? ago(row.seconds) : "–"]);
   const { runs } = await load("overview");
   fill(heading("Comparison"), h("p", null, part.text), scrolled("Comparison", table("Comparison", columns, rows)),
     lines({ title: "Held-out pass@1", text: "Bars: 95 % interval over questions.", wide: true, unit: "share", ...ofRuns(runs, "validation/pass_at_1") }),
@@ -427,13 +462,13 @@ async function showComparison() {
     h("p", null, "Settings in which the runs differ are in ", h("a", { href: "#settings" }, "Settings"), "."));
 }
 
-const points = (value) => `${value >= 0 ? "+" : "−"}${Math.abs(100 * value).toFixed(1)} points`;
+const points = (value, grain) => `${value >= 0 ? "+" : "−"}${withUnit(Math.abs(value), "share", grain).slice(0, -2)} points`;
 
 function pointsInterval(ends) {
-  return ends ? `${points(ends[0]).replace(" points", "")} … ${points(ends[1])}` : "–";
+  return ends ? `${points(ends[0], grainOf(ends)).replace(" points", "")} … ${points(ends[1], grainOf(ends))}` : "–";
 }
 
 function pairedTable(paired) {
   const columns = ["benchmark", "run", "against", "prompts", "difference", "95 % interval", "p"].map((title, index) => ({ title, text: index < 3 }));
-  return table("Paired evaluations", columns, paired.map((one) => [one.benchmark, one.name, one.other, count(one.num_prompts), points(one.difference), pointsInterval(one.interval), one.p < 0.001 ? "< 0.001" : number(one.p)]));
+  return table("Paired evaluations", columns, paired.map((one) => [one.benchmark, one.name, one.other, count(one.num_prompts), points(one.difference, grainOf(one.interval)), pointsInterval(one.interval), one.p < 0.001 ? "< 0.001" : number(one.p)]));
 }
