@@ -93,8 +93,8 @@ def _full_row(state: RankState, num_tokens: int) -> list[PackedGroup]:
 
 def _score(state: RankState, rows: Sequence[Row]) -> None:
     score_rows(state.chunks, rows)
-    if state.reference is not None:
-        with state.reference.swapped_in():
+    for reference in state.references:
+        with reference.swapped_in():
             score_rows(state.chunks, rows)
 
 
