@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nemo_brorl.core.families import FAMILIES, LLAMA_NORMS, MISSING, Family
+from nemo_brorl.core.families import FAMILIES, LACKING, LLAMA_NORMS, Family
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "models.md"
 HEAD = """# Models
@@ -50,10 +50,8 @@ def page() -> str:
     for name, family in FAMILIES.items():
         lines.append(f"| `{name}` | {family.models} | {traits(family)} | {refused(family)} |")
     lines += ["", "## Other families", "", "`brorl try` refuses them and says what is missing.", ""]
-    lines += ["| missing | `model_type`: nearest family |", "|---|---|"]
-    for part, nearest in MISSING.items():
-        others = ", ".join(f"`{other}`: `{family}`" for other, family in nearest.items())
-        lines.append(f"| {part} | {others} |")
+    lines += ["| `model_type` | missing | nearest family |", "|---|---|---|"]
+    lines += [f"| `{other}` | {part} | `{nearest}` |" for other, (part, nearest) in sorted(LACKING.items())]
     return "\n".join(lines) + "\n"
 
 

@@ -158,65 +158,41 @@ FAMILIES: dict[str, Family] = {
     ),
 }
 
-# What the policy lacks for other families, each with the nearest one that it has.
-MISSING: dict[str, dict[str, str]] = {
-    "a window by layer": {
-        "exaone4": "qwen3",
-        "gemma2": "llama",
-        "gemma3": "qwen3",
-        "gemma3_text": "qwen3",
-        "gemma3n": "qwen3",
-        "gemma4": "qwen3",
-        "ministral": "mistral",
-        "olmo3": "olmo2",
-    },
-    "a window by layer and attention sinks": {"gpt_oss": "qwen3_moe"},
-    "a recurrent state, which hundreds of responses to one prompt cannot share": {
-        "bamba": "granite",
-        "falcon_h1": "llama",
-        "granitemoehybrid": "granite",
-        "jamba": "qwen3_moe",
-        "lfm2": "llama",
-        "mamba2": "llama",
-        "nemotron_h": "qwen3",
-        "qwen3_5": "qwen3",
-        "qwen3_5_moe": "qwen3_moe",
-        "qwen3_next": "qwen3_moe",
-    },
-    "latent attention (MLA)": {"deepseek_v2": "qwen3_moe", "deepseek_v3": "qwen3_moe", "minicpm3": "llama"},
-    "experts that every token visits": {"glm4_moe": "qwen3_moe", "qwen2_moe": "qwen3_moe"},
-    "experts other than Qwen3's": {
-        "granitemoe": "granite",
-        "minimax_m2": "qwen3_moe",
-        "mixtral": "qwen3_moe",
-        "olmoe": "qwen3_moe",
-        "phimoe": "qwen3_moe",
-    },
-    "images beside text": {
-        "llama4": "llama",
-        "mistral3": "mistral",
-        "qwen2_5_vl": "qwen2",
-        "qwen2_vl": "qwen2",
-        "qwen3_vl": "qwen3",
-    },
-    "attention and MLP side by side": {"cohere": "llama", "cohere2": "llama", "gpt_neox": "llama", "phi": "llama"},
-    "one tensor for queries, keys and values": {"phi3": "llama"},
-    "LayerNorm": {
-        "gpt2": "llama",
-        "nemotron": "llama",
-        "olmo": "olmo2",
-        "opt": "llama",
-        "stablelm": "llama",
-        "starcoder2": "llama",
-    },
-    "an MLP without a SiLU gate": {"apertus": "qwen3", "arcee": "llama", "gemma": "llama"},
-}
+_STATE = "a recurrent state, which hundreds of responses to one prompt cannot share"
+# The nearest family, what the policy lacks, and the model types that need it.
+_LACKS = (
+    ("qwen3", "a window by layer", "exaone4 gemma3 gemma3_text gemma3n gemma4"),
+    ("llama", "a window by layer and capped logits", "gemma2"),
+    ("mistral", "a window by layer", "ministral"),
+    ("olmo2", "a window by layer", "olmo3"),
+    ("qwen3_moe", "a window by layer and attention sinks", "gpt_oss"),
+    ("qwen3", _STATE, "nemotron_h qwen3_5"),
+    ("qwen3_moe", _STATE, "jamba qwen3_5_moe qwen3_next"),
+    ("granite", _STATE, "bamba granitemoehybrid"),
+    ("llama", _STATE, "falcon_h1 lfm2 mamba2"),
+    ("qwen3_moe", "latent attention (MLA)", "deepseek_v2 deepseek_v3"),
+    ("llama", "latent attention (MLA)", "minicpm3"),
+    ("qwen3_moe", "experts that every token visits", "glm4_moe qwen2_moe"),
+    ("qwen3_moe", "experts other than Qwen3's", "minimax_m2 mixtral olmoe phimoe"),
+    ("granite", "experts other than Qwen3's", "granitemoe"),
+    ("qwen2", "images beside text", "qwen2_5_vl qwen2_vl"),
+    ("qwen3", "images beside text", "qwen3_vl"),
+    ("mistral", "images beside text", "mistral3"),
+    ("llama", "images beside text", "llama4"),
+    ("llama", "attention and MLP side by side", "cohere cohere2 gpt_neox phi"),
+    ("llama", "one tensor for queries, keys and values", "phi3"),
+    ("llama", "LayerNorm", "gpt2 nemotron opt stablelm starcoder2"),
+    ("olmo2", "LayerNorm", "olmo"),
+    ("llama", "an MLP without a SiLU gate", "apertus arcee gemma"),
+)
+LACKING: dict[str, tuple[str, str]] = {}  # part and nearest family by model type
+for _nearest, _part, _others in _LACKS:
+    LACKING |= dict.fromkeys(_others.split(), (_part, _nearest))
 
 
 def why_unknown(model_type: str) -> str:
     """Return why a model type is in no row of the table: what is missing, and which family is the nearest."""
-    for part, nearest in MISSING.items():
-        if model_type in nearest:
-            family = nearest[model_type]
-            return f"missing is {part}. The nearest family is {family} ({FAMILIES[family].models})"
-    return f"supported are {', '.join(FAMILIES)}"
+    if model_type not in LACKING:
+        return f"supported are {', '.join(FAMILIES)}"
+    part, nearest = LACKING[model_type]
+    return f"missing is {part}. The nearest family is {nearest} ({FAMILIES[nearest].models})"

@@ -97,6 +97,12 @@ class ModelShape:
         """Number of norms of the hidden size in a layer."""
         return sum(name != "" for name in astuple(self.norms))
 
+    @property
+    def attention_scale(self) -> float:
+        """Factor of queries times keys."""
+        given = self.multipliers.attention
+        return self.head_size**-0.5 if given is None else given
+
     def padded_vocab_size(self, tensor_parallel: int) -> int:
         """Return the rows of the embedding: the vocabulary, rounded up to a multiple of the tensor-parallel size."""
         return -(-self.vocab_size // tensor_parallel) * tensor_parallel
@@ -294,7 +300,7 @@ def hf_shapes(shape: ModelShape) -> Shapes:
     width, norms = shape.hidden_size, shape.norms
     before = _norm(norms.before_attention, width) | _attention(shape)
     before |= _norm(norms.after_attention, width) | _norm(norms.before_mlp, width)
-    dense = _fused_mlp(shape) if shape.has_fused_mlp else _mlp("mlp.", shape.ffn_size, width)
+    dense = _mlp("mlp.", shape.ffn_size, width, shape.has_fused_mlp)
     sparse = _experts(shape.moe, width) if shape.moe else {}
     shapes: Shapes = {"model.embed_tokens.weight": (shape.vocab_size, width)}
     for index in range(shape.num_layers):
@@ -328,19 +334,10 @@ def _norm(name: str, width: int) -> Shapes:
     return {f"{name}.weight": (width,)} if name else {}
 
 
-def _fused_mlp(shape: ModelShape) -> Shapes:
-    return {
-        "mlp.gate_up_proj.weight": (2 * shape.ffn_size, shape.hidden_size),
-        "mlp.down_proj.weight": (shape.hidden_size, shape.ffn_size),
-    }
-
-
-def _mlp(prefix: str, ffn_size: int, width: int) -> Shapes:
-    return {
-        f"{prefix}gate_proj.weight": (ffn_size, width),
-        f"{prefix}up_proj.weight": (ffn_size, width),
-        f"{prefix}down_proj.weight": (width, ffn_size),
-    }
+def _mlp(prefix: str, ffn_size: int, width: int, is_fused: bool = False) -> Shapes:
+    rows = {"gate_up": 2 * ffn_size} if is_fused else {"gate": ffn_size, "up": ffn_size}
+    inner = {f"{prefix}{part}_proj.weight": (num, width) for part, num in rows.items()}
+    return inner | {f"{prefix}down_proj.weight": (width, ffn_size)}
 
 
 def _experts(moe: MoeShape, width: int) -> Shapes:

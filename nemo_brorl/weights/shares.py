@@ -145,7 +145,8 @@ def unpack(
     views_by_rank = [views(kind, local, shape) for local in locals_]
     if kind == "qkv" and shape.rope.is_interleaved:
         place = torch.tensor(_head_order(shape), device=locals_[0].device).argsort()
-        views_by_rank = [[*(part.index_select(2, place) for part in parts[:2]), parts[2]] for parts in views_by_rank]
+        for parts in views_by_rank:
+            parts[:2] = [part.index_select(2, place) for part in parts[:2]]
     wholes = []
     for shares in zip(*views_by_rank, strict=True):
         # The rows of the file are query groups × heads × head size.

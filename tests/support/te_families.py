@@ -17,6 +17,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen2": _SIZES | {"architecture": "qwen2", "tie_word_embeddings": False},
     "qwen3": _SIZES | {"architecture": "qwen3", "head_dim": 32},
     "llama": _SIZES | {"architecture": "llama", "tie_word_embeddings": False},
+    "granite": _SIZES | {"architecture": "granite"},
+    "olmo2": _SIZES | {"architecture": "olmo2", "tie_word_embeddings": False},
+    "glm4": _SIZES | {"architecture": "glm4", "head_dim": 32, "tie_word_embeddings": False},
     "mixture": _SIZES
     | {
         "architecture": "qwen3_moe",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ModelError
@@ -70,79 +71,49 @@ _QWEN_14B = replace(
 
 _QWEN_32B = replace(_QWEN_14B, num_layers=64, ffn_size=27648)
 
+
+def _other(sizes: tuple[int, int, int, int, int], vocab_size: int, max_positions: int, **others: Any) -> ModelShape:
+    """Return a shape from layers, hidden size, heads, key-value heads and MLP size, with heads of 128."""
+    names = ("num_layers", "hidden_size", "num_heads", "num_key_value_heads", "ffn_size")
+    given = dict(zip(names, sizes, strict=True)) | others
+    return replace(_LLAMA, vocab_size=vocab_size, max_positions=max_positions, **given)
+
+
 # One size of each further family.
 _OTHERS = {
-    "mistral-7b-v0.3": replace(
-        _LLAMA,
-        num_layers=32,
-        hidden_size=4096,
-        num_heads=32,
-        num_key_value_heads=8,
-        ffn_size=14336,
-        vocab_size=32768,
-        max_positions=32768,
-        rope=Rope(1e6),
+    "mistral-7b-v0.3": _other((32, 4096, 32, 8, 14336), 32768, 32768, rope=Rope(1e6)),
+    "seed-oss-36b": _other(
+        (64, 5120, 80, 8, 27648), 155136, 524288, norm_epsilon=1e-6, rope=Rope(1e7), has_qkv_bias=True
     ),
-    "seed-oss-36b": replace(
-        _LLAMA,
-        num_layers=64,
-        hidden_size=5120,
-        num_heads=80,
-        num_key_value_heads=8,
-        ffn_size=27648,
-        vocab_size=155136,
-        max_positions=524288,
-        norm_epsilon=1e-6,
-        rope=Rope(1e7),
-        has_qkv_bias=True,
-    ),
-    "smollm3-3b": replace(
-        _LLAMA,
-        num_layers=36,
-        hidden_size=2048,
-        num_heads=16,
-        num_key_value_heads=4,
-        ffn_size=11008,
-        max_positions=65536,
+    "smollm3-3b": _other(
+        (36, 2048, 16, 4, 11008),
+        128256,
+        65536,
         norm_epsilon=1e-6,
         rope=Rope(5e6),
         is_tied=True,
         without_rope=(False, False, False, True) * 9,
     ),
-    "granite-3.3-8b": replace(
-        _LLAMA,
-        num_layers=40,
-        hidden_size=4096,
-        num_heads=32,
-        num_key_value_heads=8,
-        ffn_size=12800,
-        vocab_size=49159,
+    "granite-3.3-8b": _other(
+        (40, 4096, 32, 8, 12800),
+        49159,
+        131072,
         rope=Rope(1e7),
         is_tied=True,
         multipliers=Multipliers(embedding=12.0, residual=0.22, attention=1 / 128, logits=1 / 16),
     ),
-    "olmo-2-1124-7b": replace(
-        _LLAMA,
-        num_layers=32,
-        hidden_size=4096,
-        num_heads=32,
-        num_key_value_heads=32,
-        ffn_size=11008,
-        vocab_size=100352,
-        max_positions=4096,
+    "olmo-2-1124-7b": _other(
+        (32, 4096, 32, 32, 11008),
+        100352,
+        4096,
         norm_epsilon=1e-6,
         norms=FAMILIES["olmo2"].norms,
         has_joint_qk_norm=True,
     ),
-    "glm-4-9b-0414": replace(
-        _LLAMA,
-        num_layers=40,
-        hidden_size=4096,
-        num_heads=32,
-        num_key_value_heads=2,
-        ffn_size=13696,
-        vocab_size=151552,
-        max_positions=32768,
+    "glm-4-9b-0414": _other(
+        (40, 4096, 32, 2, 13696),
+        151552,
+        32768,
         rope=Rope(1e4, is_interleaved=True, rotated_share=0.5),
         has_qkv_bias=True,
         norms=FAMILIES["glm4"].norms,

@@ -125,14 +125,13 @@ def transformer_config(
 
     Fused kernels are left to Transformer Engine. On CPU all fused kernels are off except SwiGLU.
     """
-    multiplier = shape.multipliers.attention
     return TransformerConfig(
         num_layers=shape.num_layers,
         hidden_size=shape.hidden_size,
         num_attention_heads=shape.num_heads,
         num_query_groups=shape.num_key_value_heads,
         kv_channels=shape.head_size,
-        softmax_scale=shape.head_size**-0.5 if multiplier is None else multiplier,
+        softmax_scale=shape.attention_scale,
         ffn_hidden_size=shape.ffn_size,
         tensor_model_parallel_size=layout.tensor,
         pipeline_model_parallel_size=layout.pipeline,
@@ -146,7 +145,6 @@ def transformer_config(
         normalization="RMSNorm",
         layernorm_epsilon=shape.norm_epsilon,
         qk_layernorm=shape.has_qk_norm,
-        # Only `PackedAttention` reads it.
         no_rope_freq=[int(does_not_rotate) for does_not_rotate in shape.without_rope] or None,
         gated_linear_unit=True,
         activation_func=F.silu,
