@@ -77,7 +77,6 @@ def train_alone(config: BroRLConfig, line: CommandLine, model_folder: Path, watc
         from nemo_brorl.commands import rehearse, wiring  # imports Ray and Megatron, so only for valid settings
     with watch.measure("inputs"):
         inputs = wiring.read_inputs(config, model_folder)
-        references = wiring.references_of(config, inputs)
         run_folder = claim_run_folder(config)
         open_log(run_folder, console)
     with watch.measure("constants"):
@@ -85,9 +84,7 @@ def train_alone(config: BroRLConfig, line: CommandLine, model_folder: Path, watc
     stop = StopRequest(config.trainer.time_limit_s, grace_s(os.environ))
     heartbeat = Heartbeat(Timeline(config.timeline.enabled))
     stalls = watch_over(heartbeat, run_folder, config, watch)
-    starting = wiring.start_actors(
-        config, inputs.model_folder, inputs.verifiers, watch, heartbeat=heartbeat, references=references
-    )
+    starting = wiring.start_actors(config, inputs.model_folder, inputs.verifiers, watch, heartbeat=heartbeat)
     with stalls, starting as actors:
         with watch.measure("nemo"):
             from nemo_brorl.commands.nemo_app import (  # takes six seconds, while actors start

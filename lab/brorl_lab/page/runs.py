@@ -71,10 +71,9 @@ PANELS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     (
         "KL",
         "To the reference or teacher, and to the policy before the update.",
-        ("policy/kl_to_reference", "policy/kl_to_teacher", "policy/approximate_kl"),
+        ("policy/kl_to_reference", "policy/kl_to_teacher", "policy/kl_to_teacher/{task}", "policy/approximate_kl"),
         "plain",
     ),
-    ("KL to the teacher by task", "Mean over tokens of a task's prompts.", ("policy/kl_to_teacher/{task}",), "plain"),
     ("Entropy", "Of the policy before the update.", ("policy/entropy",), "plain"),
     (
         "Train-inference mismatch",
