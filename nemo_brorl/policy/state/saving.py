@@ -304,7 +304,7 @@ def _sharded_state(rank: RankState, is_loading: bool) -> dict[str, Any]:
 
 
 def _references(rank: RankState) -> list[tuple[str, ReferenceWeights]]:
-    """Return the references, each with the prefix of its tensors in a checkpoint: reference, then reference1 and so on."""
+    """Return the references, each with the prefix of its tensors in a checkpoint: reference, reference1, and so on."""
     return [(f"reference{number or ''}.", reference) for number, reference in enumerate(rank.references)]
 
 
