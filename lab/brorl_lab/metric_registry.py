@@ -216,9 +216,7 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
             Metric("clip_fraction", "share", _TOKENS, "Tokens (gspo: responses, by token) whose ratio was clipped"),
             Metric("approximate_kl", "nats", _TOKENS, "KL to the policy before the update, by k2, which has no exp"),
             Metric("kl_to_reference", "nats", _TOKENS, "KL to the reference by the estimator of `algorithm.kl`"),
-            Metric(
-                "kl_to_teacher", "nats", "mean over trained tokens with a teacher", "The same, of a run with teachers"
-            ),
+            Metric("kl_to_teacher", "nats", "mean over tokens with a teacher", "The same of a run with teachers"),
             Metric("kl_to_teacher/{task}", "nats", "mean over trained tokens", "The same of one task's prompts"),
             Metric("importance_weight", "", _TOKENS, "Weight that corrects for the sampler's probabilities; 1: none"),
             Metric("importance_masked", "share", _TOKENS, "Tokens whose weight is 0 (icepop, sequence_mask)"),

@@ -18,6 +18,8 @@ pytestmark = pytest.mark.slow
 
 SMALL = SHAPES["qwen2.5-1.5b"]
 NUM_SMALL = 1_543_714_304
+NO_RESETS = [f"algorithm.reference_reset.{name}" for name in ("interval=0", "kl_above=null", "patience=0")]
+TWO_TEACHERS = "algorithm.kl.teachers={x: a/b, y: c/d, z: a/b}"
 LAYER_MATRICES = 1536 * (1536 + 2 * 256) + 1536 * 1536 + 3 * 1536 * 8960  # numbers in the matrices of a layer
 GPU_RECIPES = (
     "brorl_64gpu",
@@ -48,6 +50,19 @@ def test_weights_gradients_and_optimizer_are_megatrons_bytes_per_parameter(
     held = policy_bytes(config, SMALL, ParallelLayout(data=data), 0)
     assert (held.weights + held.gradients + held.optimizer) / NUM_SMALL == pytest.approx(bytes_of_each)
     assert held.reference == held.weights  # in host memory
+
+
+@pytest.mark.parametrize(
+    ("teachers", "copies"),
+    [("algorithm.kl.teacher=a/b", 1), ("algorithm.kl.teachers={x: a/b, y: a/b}", 1), (TWO_TEACHERS, 2)],
+)
+def test_each_further_teacher_is_one_more_copy_of_the_weights_on_host_and_disk(teachers: str, copies: int) -> None:
+    config = load_config("brorl_64gpu", [teachers, *NO_RESETS])
+    held = policy_bytes(config, SMALL, ParallelLayout(data=8), 0)
+    assert held.reference == copies * held.weights
+    alone, _ = checkpoint_gib(load_config("brorl_64gpu", ["algorithm.kl.coefficient=0", *NO_RESETS]), SMALL)
+    taught, _ = checkpoint_gib(config, SMALL)
+    assert taught - alone == pytest.approx(copies * 2 * NUM_SMALL / GIB)
 
 
 def test_experts_are_spread_over_fewer_replicas_than_the_rest() -> None:

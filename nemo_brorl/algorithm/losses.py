@@ -178,7 +178,7 @@ def finish(
         metrics["policy/covariance_tokens"] = batch.covariance_mask.float().sum()
     if batch.reference_log_probs is not None:
         kl = kl_to_reference(batch, batch.log_probs, config)
-        metrics["policy/kl_to_reference"] = kl.sum()
+        metrics["policy/kl_to_teacher" if config.kl.has_teacher else "policy/kl_to_reference"] = kl.sum()
         if config.kl.placement == "loss":
             loss = loss + config.kl.coefficient * kl
     if config.entropy_coefficient > 0:

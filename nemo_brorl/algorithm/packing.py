@@ -221,13 +221,12 @@ def plan_update(
         copies = math.ceil(data_parallel_size / num_rollouts)
         parts = [sorted(parts[0] * copies)]
     is_measured = fresh_in_the_last(batch, parts[-1])
-    advantages = batch.turn_advantages or batch.advantages
     groups = []
     for index, scored in enumerate(batch.groups):
         planned = PlannedGroup(
             prompt_ids=np.asarray(scored.prompt.token_ids, np.int32),
             chunks=tuple(chunk.data for chunk in scored.group.chunks),
-            advantages=advantages[index],
+            advantages=(batch.turn_advantages or batch.advantages)[index],
             staleness=version - 1 - scored.group.version,
             is_measured=is_measured[index],
             num_turns=scored.num_turns,

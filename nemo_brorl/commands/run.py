@@ -129,16 +129,12 @@ def _record_of(config: BroRLConfig, folder: Path) -> Path:
     return next((record for record in records if record.is_file()), records[0])
 
 
-def resolve_model(config: BroRLConfig) -> Path:
-    """Return the folder of `policy.model`: a local one, or a Hugging Face model downloaded into the hub's cache.
+def resolve_model(config: BroRLConfig, name: str | None = None, setting: str = "policy.model") -> Path:
+    """Return the folder of `policy.model`, or of the model that another setting names.
 
-    Raises ModelError.
+    It is a local one, or a Hugging Face model downloaded into the hub's cache. Raises ModelError.
     """
-    return resolve_name(config.policy.model, "policy.model")
-
-
-def resolve_name(name: str, setting: str) -> Path:
-    """Return the folder of the model that a setting names, which is downloaded if it is not here. Raises ModelError."""
+    name = name or config.policy.model
     folder = local_model(name, setting)
     if folder is not None:
         return folder

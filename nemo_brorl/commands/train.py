@@ -9,7 +9,6 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -107,7 +106,6 @@ def read_inputs(config: BroRLConfig, model_folder: Path, watch: StageReport) -> 
         from nemo_brorl.commands import rehearse, wiring  # imports Ray and Megatron, so only for valid settings
     with watch.measure("inputs"):
         inputs = wiring.read_inputs(config, model_folder)
-        inputs = replace(inputs, references=wiring.references_of(config, inputs))
         open_log(claim_run_folder(config), watch.console)
     with watch.measure("constants"):
         rehearse.look_at_questions(config, inputs, watch.console)
@@ -127,9 +125,7 @@ def opened(
     from nemo_brorl.commands import wiring
 
     console, run_folder = watch.console, Path(config.exp_manager.explicit_log_dir)
-    starting = wiring.start_actors(
-        config, inputs.model_folder, inputs.verifiers, watch, heartbeat=heartbeat, references=inputs.references
-    )
+    starting = wiring.start_actors(config, inputs.model_folder, inputs.verifiers, watch, heartbeat=heartbeat)
     with starting as actors:
         with watch.measure("nemo"):
             from nemo_brorl.commands.nemo_app import (  # takes six seconds, while actors start

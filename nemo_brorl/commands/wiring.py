@@ -18,9 +18,8 @@ from nemo_brorl.cluster.ray_cluster import RayCluster
 from nemo_brorl.cluster.ray_watch import start_limit
 from nemo_brorl.commands.check_inputs import check_questions
 from nemo_brorl.commands.run import resolve_model
-from nemo_brorl.commands.teachers import References, checked_references, find_references
+from nemo_brorl.commands.teachers import check_teachers, has_checkpoint, rank_settings
 from nemo_brorl.config.named_code import check_names
-from nemo_brorl.config.rank_settings import RankSettings
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import Stopwatch
@@ -67,7 +66,6 @@ class Inputs:
     prompts: PromptStream
     held_out: list[Prompt]
     verifiers: list[str]  # names of the verifiers of the held-out prompts, which come from all domains
-    references: References | None = None  # folders of the KL term's references; None: they have not been checked
 
 
 @dataclass(frozen=True)
@@ -100,6 +98,7 @@ def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
     prompts = PromptStream(source, tokenizer, config.data)
     check_prompts(tokenizer, model_folder, prompts.peek(NUM_CHECKED), config.data, config.rollouts)
     held_out = held_out_prompts(config.evaluation, config.data, tokenizer, sources)
+    check_teachers(config, model_folder, tokenizer, [*prompts.peek(NUM_CHECKED), *held_out])
     names: set[str] = set()
     for prompt in held_out:
         names.update(names_in(prompt.verifier, prompt.payload))
@@ -107,12 +106,6 @@ def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
     check_verifiers(config.rewards, verifiers)
     check_questions(config, model_folder, tokenizer, source, sources.split("held_out", EVALUATION_SEED), len(held_out))
     return Inputs(model_folder, tokenizer, prompts, held_out, verifiers)
-
-
-def references_of(config: BroRLConfig, inputs: Inputs) -> References:
-    """Return the folders of a run's references, after checking its teachers. Raises ModelError and ConfigError."""
-    asked = [*inputs.prompts.peek(NUM_CHECKED), *inputs.held_out]
-    return checked_references(config, inputs.model_folder, inputs.tokenizer, asked)
 
 
 def try_constants(config: BroRLConfig) -> None:
@@ -135,12 +128,10 @@ def start_actors(
     with_policy: bool = True,
     with_answers: bool = False,
     heartbeat: Heartbeat | None = None,
-    references: References | None = None,
 ) -> Iterator[Actors]:
     """Start Ray, policy ranks, engines and verifiers concurrently, and stop all of them when the context ends.
 
     `with_answers`: verifiers also return the answers that they extract from responses, which an evaluation needs.
-    `references` are the folders of the KL's references; None: they are those of the settings.
     """
     with contextlib.ExitStack() as stack:
         with watch.measure("ray"):
@@ -152,8 +143,7 @@ def start_actors(
         stack.callback(generator.close)
         policy = None
         if with_policy:
-            settings = RankSettings.from_config(config, references or find_references(config))
-            policy = MegatronPolicy(settings, model_folder, heartbeat, places)
+            policy = MegatronPolicy(rank_settings(config, has_checkpoint(config)), model_folder, heartbeat, places)
             stack.callback(policy.close)
         record_folder = service_folder(Path(config.exp_manager.explicit_log_dir))
         template = config.data.template
@@ -292,7 +282,7 @@ def policy_alone(
     """Start the policy without engines and verifiers, and stop it when the context ends.
 
     Without `with_reference` the policy has no KL reference model, for uses that only need its weights. With `is_loaded`
-    its teachers are not read, as the caller loads a checkpoint, which has them.
+    a checkpoint is loaded next, which has the weights of teachers.
     """
     if not with_reference:
         kl = replace(config.algorithm.kl, coefficient=0.0)
@@ -307,8 +297,7 @@ def policy_alone(
             places = places_of(RunSizes.from_config(config))
             stack.callback(places.close)
             with watch.measure("policy"):
-                settings = RankSettings.from_config(config, find_references(config, is_loaded))
-                policy = MegatronPolicy(settings, model_folder, heartbeat, places)
+                policy = MegatronPolicy(rank_settings(config, is_loaded), model_folder, heartbeat, places)
                 stack.callback(policy.close)
                 policy.wait_ready()
         yield policy

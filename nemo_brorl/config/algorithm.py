@@ -47,11 +47,8 @@ class KLConfig:
         choices=("loss", "reward"),
     )
     log_ratio_clamp: float = setting(10.0, "largest absolute log-ratio of a token in the KL, in nats", above=0)
-    teacher: str | None = path_setting(
-        None,
-        "model of the policy's shape that is the reference: a Hugging Face name or folder; null: the policy itself",
-    )
-    teachers: dict[str, str] = path_setting({}, "teachers by task, in place of one for all; other tasks have no KL")
+    teacher: str | None = path_setting(None, "model of the policy's shape to be the reference; null: the policy itself")
+    teachers: dict[str, str] = setting({}, "teachers by task, in place of one for all; other tasks have no KL")
 
     @property
     def has_teacher(self) -> bool:
@@ -68,9 +65,8 @@ class KLConfig:
 
     def reference_of(self, task: str) -> int | None:
         """Return the index in `references` of the model that a task's prompts have their KL to; None: no KL."""
-        if not self.teachers:
-            return 0
-        return self.references.index(self.teachers[task]) if task in self.teachers else None
+        name = self.teachers.get(task, self.teacher)
+        return self.references.index(name) if name in self.references else None
 
 
 @dataclass
@@ -159,11 +155,7 @@ class CovarianceConfig:
 class AlgorithmConfig:
     """The algorithm that turns rewards into an update."""
 
-    advantage: str = setting(
-        "reinforce_plus_plus_baseline",
-        "advantage estimator; none: rewards are measured, and the KL to a teacher alone trains",
-        choices=(*ADVANTAGES, FUNCTION),
-    )
+    advantage: str = setting("reinforce_plus_plus_baseline", "advantage estimator", choices=(*ADVANTAGES, FUNCTION))
     advantage_params: dict[str, Any] = setting(
         {},
         "parameters of the advantage. All have train_rollouts: rollouts of a group that are trained on, "

@@ -9,7 +9,7 @@ from nemo_brorl.config.algorithm import ADVANTAGES, NOT_BY_TURN, REINFORCEMENT_L
 from nemo_brorl.config.declare import FUNCTION
 from nemo_brorl.config.needs import needs
 from nemo_brorl.config.run_sizes import RunSizes
-from nemo_brorl.config.schema import BroRLConfig, as_yaml, settings
+from nemo_brorl.config.schema import BroRLConfig
 
 AGGREGATIONS_OF_RESPONSES = "sequence_mean or constant or turn_mean or sequence_turn_mean"
 ADVANTAGES_BY_TURN = " or ".join(name for name in (*ADVANTAGES, FUNCTION) if name not in NOT_BY_TURN)
@@ -56,28 +56,22 @@ def reference_is_there(run: BroRLConfig) -> Iterator[str]:
 
 def teachers_stay(run: BroRLConfig) -> Iterator[str]:
     algorithm, kl, reset = run.algorithm, run.algorithm.kl, run.algorithm.reference_reset
-    if algorithm.advantage == "none":
-        if run.dynamic_sampling.enabled:
-            why = "trains on all groups, whatever they earned"
-            yield needs(run, "algorithm.advantage", why, "dynamic_sampling.enabled=false")
-        if not kl.has_teacher and algorithm.loss in REINFORCEMENT_LOSSES:
-            yield needs(run, "algorithm.advantage", "trains on a teacher alone", "algorithm.kl.teacher=MODEL")
-    if not kl.has_teacher:
-        return
-    teacher = "algorithm.kl.teachers" if kl.teachers else "algorithm.kl.teacher"
-    if kl.teachers and kl.teacher is not None:
-        yield (
-            f"algorithm.kl.teacher={kl.teacher} and algorithm.kl.teachers={as_yaml(kl.teachers)} both name teachers: "
-            "set one of them"
-        )
-    if kl.coefficient == 0:
-        yield needs(run, teacher, "is the reference of the KL", REFERENCE)
-    for name in ("interval", "kl_above", "patience"):
-        if getattr(reset, name):
-            setting = f"algorithm.reference_reset.{name}"
-            yield needs(run, teacher, "stays the reference", f"{setting}={settings()[setting].default}")
-    if run.policy.fp8_params:
-        yield needs(run, teacher, "is exchanged with the policy unrounded", "policy.fp8_params=false")
+    if algorithm.advantage == "none" and run.dynamic_sampling.enabled:
+        yield needs(run, "algorithm.advantage", "trains on every group", "dynamic_sampling.enabled=false")
+    if algorithm.advantage == "none" and not kl.has_teacher and algorithm.loss in REINFORCEMENT_LOSSES:
+        yield needs(run, "algorithm.advantage", "trains on a teacher alone", "algorithm.kl.teacher=MODEL")
+    missing = {
+        REFERENCE: kl.coefficient == 0,
+        "algorithm.kl.teacher=null": kl.teachers and kl.teacher,
+        "algorithm.reference_reset.interval=0": reset.interval,
+        "algorithm.reference_reset.kl_above=null": reset.kl_above,
+        "algorithm.reference_reset.patience=0": reset.patience,
+        "policy.fp8_params=false": run.policy.fp8_params,
+    }
+    for wanted, is_missing in missing.items():
+        if kl.has_teacher and is_missing:
+            teacher = "algorithm.kl.teachers" if kl.teachers else "algorithm.kl.teacher"
+            yield needs(run, teacher, "is the reference from the first step to the last", wanted)
 
 
 def groups_fill_mini_batches(run: BroRLConfig) -> Iterator[str]:

@@ -28,14 +28,11 @@ def expand_homes(section: Any) -> None:
             if dataclasses.is_dataclass(item):
                 expand_homes(item)
         if declaration(field).is_path:
-            setattr(section, field.name, _expanded(value))
+            expanded = [_expanded(item) for item in items]
+            setattr(section, field.name, expanded if isinstance(value, list) else expanded[0])
 
 
-def _expanded(path: Any) -> Any:
-    if isinstance(path, list):
-        return [_expanded(item) for item in path]
-    if isinstance(path, dict):
-        return {name: _expanded(item) for name, item in path.items()}
+def _expanded(path: str | None) -> str | None:
     # A path from an environment variable is written to files as this variable.
     if path is None or isinstance(path, FromEnvironment):
         return path

@@ -39,13 +39,10 @@ def check_policy_fits(policy: PolicyConfig, folder: Path, on_gpu: bool) -> Model
 def check_same_shape(shape: ModelShape, folder: Path) -> None:
     """Raise ModelError if the teacher in a folder has another shape than the policy, or is no model."""
     theirs = replace(read_model_shape(folder), max_positions=shape.max_positions)
-    ours = vars(shape)
-    other = [f"{name} is {value}, not {ours[name]}" for name, value in vars(theirs).items() if value != ours[name]]
-    if other:
-        raise ModelError(
-            f"the teacher {folder} has another shape than policy.model: {'; '.join(other)}. Set algorithm.kl.teacher "
-            "to a model of the policy's shape, such as the policy after another training"
-        )
+    for name, value in vars(theirs).items():
+        if value != (own := getattr(shape, name)):
+            text = f"the teacher {folder} has another {name} ({value}, not {own}) than policy.model"
+            raise ModelError(f"{text}. Set algorithm.kl.teacher to one made from it")
 
 
 def _raise_all(model: str, messages: list[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,16 +28,11 @@ class RankSettings:
     layout: ParallelLayout
     seed: int
     profile_folder: Path
-    references: tuple[Path | None, ...]  # folders with the references' weights; None: those that the policy starts from
+    references: list[Path | None]  # folders with the references' weights; None: those that the policy starts from
 
     @classmethod
-    def from_config(cls, config: BroRLConfig, references: Sequence[Path | None] | None = None) -> RankSettings:
-        """Return the settings of a run's policy ranks.
-
-        `references` are the folders of `algorithm.kl.references`; None: they are folders as they are set.
-        """
-        if references is None:
-            references = [None if name is None else Path(name) for name in config.algorithm.kl.references]
+    def from_config(cls, config: BroRLConfig) -> RankSettings:
+        """Return the settings of a run's policy ranks."""
         return cls(
             policy=config.policy,
             algorithm=config.algorithm,
@@ -49,5 +43,5 @@ class RankSettings:
             layout=layout_of(config),
             seed=config.trainer.seed,
             profile_folder=Path(config.exp_manager.explicit_log_dir).absolute() / "profiles",
-            references=tuple(references),
+            references=[None if name is None else Path(name) for name in config.algorithm.kl.references],
         )

@@ -83,8 +83,7 @@ def step_line(step: int, max_steps: int, metrics: Mapping[str, float], left_s: f
     ]
     if left_s is not None and step < max_steps:
         fields.append(f"left {clock_time(left_s)}")
-    distance = metrics.get("policy/kl_to_teacher", metrics.get("policy/kl_to_reference", 0.0))
-    kl = f"KL {distance:.4f}"
+    kl = f"KL {metrics.get('policy/kl_to_teacher', metrics.get('policy/kl_to_reference', 0.0)):.4f}"
     line = "  ".join([*fields[:3], kl, *fields[3:]])
     return line if len(line) <= LINE_WIDTH else "  ".join(fields)
 

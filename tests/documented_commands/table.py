@@ -171,6 +171,8 @@ assert [game.step(Action(text)).terminated for text in ("7", "42")] == [False, T
         add="trainer.gpus_per_node=0 policy.data_parallel_size=1 generation.num_engines=1 rewards.num_workers=1 "
         f"{LITTLE} evaluation.pass_at_k=[2] generation.max_model_len=512 data.max_prompt_tokens=256"),
     Row("brorl compare runs/best runs/last"),
+    Row("brorl train * algorithm.kl.teacher=runs/sums_cpu/hf *", IS_SMALL, add=STEP, says="KL "),
+    Row("brorl evaluate * policy.model=runs/student/hf *", IS_SMALL, add=f"{ONE_OF_EACH} {LITTLE}"),
     Row("# module my_pkg.advantages", save_as="my_pkg/advantages.py"),
     Row("PYTHONPATH=. brorl train * algorithm.advantage=my_pkg.advantages:capped *", IS_CHECKED, values=DOCTOR),
     Row("# module my_pkg.losses", save_as="my_pkg/losses.py"),

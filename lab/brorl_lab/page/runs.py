@@ -76,14 +76,12 @@ PANELS: tuple[tuple[str, str, dict[str, str], str], ...] = (
     ),
     (
         "KL to the reference or teacher",
-        "Mean over trained tokens.",
-        {"policy/kl_to_reference": "KL to the reference", "policy/kl_to_teacher": "KL to the teacher"},
-        "plain",
-    ),
-    (
-        "KL to the teacher by task",
-        "Mean over tokens of a task's prompts.",
-        {"policy/kl_to_teacher/{task}": "{}"},
+        "Mean over trained tokens, for a teacher also by task.",
+        {
+            "policy/kl_to_reference": "KL to the reference",
+            "policy/kl_to_teacher": "KL to the teacher",
+            "policy/kl_to_teacher/{task}": "KL to the teacher: {}",
+        },
         "plain",
     ),
     (

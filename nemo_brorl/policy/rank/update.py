@@ -28,7 +28,7 @@ from nemo_brorl.policy.rank.fp8_check import Fp8Check
 from nemo_brorl.policy.rank.measured_gain import MeasuredGain
 from nemo_brorl.policy.rank.pipeline import RowLoss, score_rows, train_rows
 from nemo_brorl.policy.rank.score_sums import ScoreSums
-from nemo_brorl.policy.rank.teachers import Teachers, means_by_task
+from nemo_brorl.policy.rank.teachers import Teachers, over_own_tokens
 from nemo_brorl.policy.rank.token_sums import TokenSums, of_all_ranks
 from nemo_brorl.policy.rows.packed_rows import Row, build_packed_groups, fetch_groups
 from nemo_brorl.policy.state.optimizer import gather_weights, guarded_step
@@ -94,7 +94,7 @@ class Update:
         """
         metrics = {
             "policy/loss": math.nan,
-            **means_by_task(self.losses.over_data_ranks().means()),
+            **over_own_tokens(self.losses.over_data_ranks().means()),
             "policy/grad_norm": sum(norms) / len(norms) if norms else math.nan,
         }
         if not self.is_supervised:
@@ -170,14 +170,16 @@ class Update:
         """
         reference = _no_log_probs(mini_batches)
         for number, weights in enumerate(() if self.is_supervised else self.state.references):
-            places = self.teachers.places_of(number)
-            rows = [mini_batches[index][place] for index, place in places]
+            asked: dict[tuple[int, int], Row] = {}
+            for index, rows in enumerate(mini_batches):
+                asked |= {(index, place): row for place, row in enumerate(rows) if self.teachers.scores(number, row)}
             with weights.swapped_in():
-                scores = score_rows(self.state.chunks, rows) if rows else []
+                scores = score_rows(self.state.chunks, [*asked.values()]) if asked else []
             # Only the last pipeline stage has scores.
-            for (index, place), row, row_scores in zip(places, rows, scores, strict=False):
-                before = reference[index][place]
-                reference[index][place] = self.teachers.joined(number, row, row_scores.log_probs, before)
+            for ((index, place), row), (log_probs, *_) in zip(asked.items(), scores, strict=False):
+                if (others := reference[index][place]) is not None:
+                    log_probs = torch.where(self.teachers.tokens(row, number), log_probs, others)
+                reference[index][place] = log_probs
         return reference
 
     def _score(self, mini_batches: MiniBatches) -> list[list[TokenScores]]:
@@ -260,7 +262,8 @@ class Update:
             batch = _token_batch(
                 row, scores, old_log_probs, reference[number], covariance_masks[number], size, algorithm.aggregation
             )
-            batch = replace(batch, has_reference=self.teachers.has_reference(row))
+            if algorithm.kl.teachers:
+                batch = replace(batch, has_reference=~self.teachers.tokens(row, None))
             if measures_gain:
                 self.gain.add(batch, row.measured)
             result = loss_of(batch, algorithm)

@@ -41,7 +41,7 @@ class RankState:
     models: list[PolicyModel]  # one per virtual pipeline stage
     chunks: list[DistributedDataParallel]  # models as wrapped for training
     optimizer: MegatronOptimizer
-    references: tuple[ReferenceWeights, ...]  # that of the KL term, or one for each teacher; empty: no KL term
+    references: list[ReferenceWeights]  # that of the KL term, or one for each teacher; empty: no KL term
     row_settings: RowSettings
 
     def row(self, packed_groups: Sequence[PackedGroup], temperature: float) -> Row:
@@ -90,23 +90,19 @@ def build_rank_state(
 
 
 def choose_references(
-    settings: RankSettings,
-    models: Sequence[PolicyModel],
-    shape: ModelShape,
-) -> tuple[ReferenceWeights, ...]:
+    settings: RankSettings, models: Sequence[PolicyModel], shape: ModelShape
+) -> list[ReferenceWeights]:
     """Return the weights that the KL term compares with: those of the models now, or of the teachers' folders.
 
     Collective. Raises ModelError for an unusable folder, ConfigError for parameters that are kept in FP8.
     """
-    references = []
-    for folder in settings.references:
-        reference = ReferenceWeights(models)
+    references = [ReferenceWeights(models) for _ in settings.references]
+    for reference, folder in zip(references, settings.references, strict=True):
         if folder is not None:
             check_same_shape(shape, folder)
             with reference.swapped_in():
                 load_hf(models, shape, folder, weight_groups())
-        references.append(reference)
-    return tuple(references)
+    return references
 
 
 def _row_settings(

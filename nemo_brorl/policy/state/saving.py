@@ -303,10 +303,9 @@ def _sharded_state(rank: RankState, is_loading: bool) -> dict[str, Any]:
     return state
 
 
-def _references(rank: RankState) -> Iterator[tuple[str, ReferenceWeights]]:
-    """Yield each reference with the start of its tensors' names in a checkpoint: reference., reference1. and so on."""
-    for number, reference in enumerate(rank.references):
-        yield f"reference{number or ''}.", reference
+def _references(rank: RankState) -> list[tuple[str, ReferenceWeights]]:
+    """Return the references, each with the prefix of its tensors in a checkpoint: reference, reference1, and so on."""
+    return [(f"reference{number or ''}.", reference) for number, reference in enumerate(rank.references)]
 
 
 def _reference_state(rank: RankState, prefix: str, reference: ReferenceWeights) -> dict[str, Any]:

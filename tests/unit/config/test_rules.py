@@ -101,8 +101,7 @@ WRONG = [
     ),
     (
         [TEACHER, "algorithm.kl.coefficient=0"],
-        "algorithm.kl.teacher=models/sums is the reference of the KL, and needs algorithm.kl.coefficient above 0 (now "
-        "0.0): set that, or algorithm.kl.teacher=null",
+        "to the last, and needs algorithm.kl.coefficient above 0 (now 0.0): set that, or algorithm.kl.teacher=null",
     ),
     (
         ["algorithm.kl.teachers={gcd: models/sums}", "algorithm.kl.coefficient=0"],
@@ -110,23 +109,23 @@ WRONG = [
     ),
     (
         [TEACHER, "algorithm.reference_reset.interval=3"],
-        "stays the reference, and needs algorithm.reference_reset.interval=0 (now 3)",
+        "and needs algorithm.reference_reset.interval=0 (now 3)",
     ),
     (
         [TEACHER, "algorithm.reference_reset.kl_above=0.1"],
-        "stays the reference, and needs algorithm.reference_reset.kl_above=null (now 0.1)",
+        "and needs algorithm.reference_reset.kl_above=null (now 0.1)",
     ),
     (
         ["algorithm.kl.teachers={gcd: models/sums}", "algorithm.reference_reset.patience=2"],
-        "stays the reference, and needs algorithm.reference_reset.patience=0 (now 2)",
+        "and needs algorithm.reference_reset.patience=0 (now 2)",
     ),
     (
         [TEACHER, "algorithm.kl.teachers={gcd: models/sums}"],
-        "both name teachers: set one of them",
+        "needs algorithm.kl.teacher=null (now models/sums): set that, or algorithm.kl.teachers={}",
     ),
     (
         [*ON_GPUS, "policy.precision=bf16", "policy.fp8=hybrid", "policy.fp8_params=true", TEACHER],
-        "algorithm.kl.teacher=models/sums is exchanged with the policy unrounded, and needs policy.fp8_params=false",
+        "to the last, and needs policy.fp8_params=false",
     ),
     (["algorithm.advantage=none", TEACHER], "needs dynamic_sampling.enabled=false (now true)"),
     (

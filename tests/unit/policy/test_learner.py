@@ -217,7 +217,7 @@ def test_without_a_kl_term_there_is_no_reference(new_learner: NewLearner, model_
     config = make_config()
     config.algorithm.kl.coefficient = 0.0
     learner = new_learner(model_folder, config)
-    assert learner.state.references == ()
+    assert learner.state.references == []
     assert "policy/kl_to_reference" not in learner.update(make_plan()).metrics
 
 

@@ -132,7 +132,7 @@ def test_a_checkpoint_has_every_teacher_and_needs_none_of_their_folders(
     learner.begin_save(tmp_path / "checkpoint")
     learner.finish_save()
     expected = learner.update(plans[1]).metrics
-    settings = replace(learner.state.settings, references=(None, None))
+    settings = replace(learner.state.settings, references=[None, None])
     resumed = type(learner)(settings, model_folder, learner.state.device)
     resumed.load(tmp_path / "checkpoint")
     assert resumed.update(plans[1]).metrics == expected
@@ -141,5 +141,5 @@ def test_a_checkpoint_has_every_teacher_and_needs_none_of_their_folders(
 
 def test_a_teacher_of_another_shape_is_refused(new_learner: NewLearner, model_folder: Path, tmp_path: Path) -> None:
     wide = make_model(tmp_path, intermediate_size=64)
-    with pytest.raises(ModelError, match=r"another shape than policy.model: ffn_size is 64, not 48. Set algorithm.kl"):
+    with pytest.raises(ModelError, match=r"has another ffn_size \(64, not 48\) than policy.model. Set algorithm.kl"):
         new_learner(model_folder, taught(teacher=str(wide)))

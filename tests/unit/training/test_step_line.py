@@ -27,6 +27,10 @@ def test_a_step_has_its_reward_its_seconds_and_the_time_that_is_left() -> None:
     assert step_line(1, 20, METRICS, 400.0) == expected
 
 
+def test_a_step_with_a_teacher_shows_the_kl_to_it() -> None:
+    assert "  KL 0.5000  " in step_line(1, 20, {**METRICS, "policy/kl_to_teacher": 0.5}, 400.0)
+
+
 @pytest.mark.parametrize(
     ("step", "steps", "reward", "seconds"), [(1, 20, 0.1, 1.0), (9_999, 10_000, -1234.5, 40_000.0)]
 )
