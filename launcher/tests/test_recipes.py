@@ -37,7 +37,7 @@ EXPECTED = {
     "brorl_32b": (1, 900, None, 3631),
     "brorl_qwen3_30b_a3b": (1, 900, None, 3506),
 }
-EVALUATIONS = {"evaluation"}  # without a training step
+EVALUATIONS = {"evaluation", "evaluation_brorl"}  # without a training step
 # Settings that a recipe leaves to its user.
 NEEDED = {
     "brorl_five_domains": [f"data.domains.{number}.path={__file__}" for number in range(4)],

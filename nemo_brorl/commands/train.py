@@ -77,7 +77,7 @@ def train_alone(config: BroRLConfig, line: CommandLine, model_folder: Path, watc
         from nemo_brorl.commands import rehearse, wiring  # imports Ray and Megatron, so only for valid settings
     with watch.measure("inputs"):
         inputs = wiring.read_inputs(config, model_folder)
-        run_folder = claim_run_folder(config)
+        run_folder = claim_run_folder(config, model_folder)
         open_log(run_folder, console)
     with watch.measure("constants"):
         rehearse.look_at_questions(config, inputs, console)

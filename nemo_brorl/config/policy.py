@@ -36,7 +36,7 @@ class MoeConfig:
 class PolicyConfig:
     """Settings of the trained model, run by Megatron."""
 
-    model: str = path_setting("runs/base_cpu", "model to train: a Hugging Face name or folder")
+    model: str = path_setting("runs/base_cpu", "model to train: a folder, or a Hugging Face name, or NAME@REVISION")
     tensor_model_parallel_size: int = setting(
         1, "ranks that share every layer (tensor parallelism)", at_least=1, may_change=True
     )
