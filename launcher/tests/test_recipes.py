@@ -30,6 +30,7 @@ EXPECTED = {
     "brorl_on_plateau": (1, 900, None, 1899),
     "brorl_five_domains": (1, 900, None, 1899),
     "brorl_64gpu": (1, 900, None, 1899),
+    "brorl_64gpu_fast": (1, 900, None, 1899),
     "brorl_8gpu": (1, 900, None, 1899),
     "brorl_1gpu": (1, 900, None, 1899),
     "brorl_7b": (1, 900, None, 2226),

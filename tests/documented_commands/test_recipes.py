@@ -22,6 +22,7 @@ RECIPES = {
     "brorl_1gpu": "",
     "brorl_32b": "",
     "brorl_64gpu": "",
+    "brorl_64gpu_fast": "",
     "brorl_7b": "",
     "brorl_7b_fp8": "",
     "brorl_8gpu": "",
