@@ -91,8 +91,8 @@ def test_keep_rates_are_the_papers() -> None:
 
 # NeMo RL's performance summary (docs/about/performance-summary.md) and the layouts of its recipes
 # (examples/configs/recipes/llm/performance/): H100s, 64 prompts × 32 rollouts, four mini-batches, the policy on the
-# host while rollouts are sampled. Nodes, mean tokens of a sequence, seconds of a step, layout, GPUs of an engine, and the
-# plan over the published seconds.
+# host while rollouts are sampled. Nodes, mean tokens of a sequence, seconds of a step, layout, GPUs of an engine, and
+# the plan over the published seconds.
 PUBLISHED: dict[str, tuple[int, int, float, dict[str, int], int, float]] = {
     "llama-3.1-8b": (2, 1019, 92.8, {"pipeline_model_parallel_size": 2}, 1, 0.88),
     "qwen3-32b": (4, 3251, 376.0, {"tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 4}, 4, 1.26),
