@@ -30,6 +30,7 @@ EXPECTED = {
     "brorl_on_plateau": (1, 900, None, 1899),
     "brorl_five_domains": (1, 900, None, 1899),
     "brorl_64gpu": (1, 900, None, 1899),
+    "brorl_64gpu_fast": (1, 900, None, 1899),
     "brorl_8gpu": (1, 900, None, 1899),
     "brorl_1gpu": (1, 900, None, 1899),
     "brorl_7b": (1, 900, None, 2226),
@@ -37,7 +38,7 @@ EXPECTED = {
     "brorl_32b": (1, 900, None, 3631),
     "brorl_qwen3_30b_a3b": (1, 900, None, 3506),
 }
-EVALUATIONS = {"evaluation"}  # without a training step
+EVALUATIONS = {"evaluation", "evaluation_brorl"}  # without a training step
 # Settings that a recipe leaves to its user.
 NEEDED = {
     "brorl_five_domains": [f"data.domains.{number}.path={__file__}" for number in range(4)],

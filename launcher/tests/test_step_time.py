@@ -89,45 +89,42 @@ def test_keep_rates_are_the_papers() -> None:
     assert rates == {"prorl_v2": pytest.approx(0.41), "brorl": pytest.approx(0.62)}
 
 
-# NeMo RL's performance summary (docs/about/performance-summary.md, snapshot of August 2026): H100s, 64 prompts × 32
-# rollouts, one update; mean tokens of a sequence, seconds of a step. Layouts are ours, the table does not say them.
-# Memory need not fit the same way.
-PUBLISHED = {
-    "llama-3.1-8b": (2, 1019, 92.8, {"tensor_model_parallel_size": 1}, 1),
-    "qwen3-32b": (
-        4,
-        3251,
-        376.0,
-        {"tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 4, "sequence_parallel": True},
-        4,
-    ),
-    "qwen3-30b-a3b": (
-        4,
-        3203,
-        192.0,
-        {"tensor_model_parallel_size": 2, "expert_model_parallel_size": 8, "sequence_parallel": True},
-        2,
-    ),
+# NeMo RL's performance summary (docs/about/performance-summary.md) and the layouts of its recipes
+# (examples/configs/recipes/llm/performance/): H100s, 64 prompts × 32 rollouts, four mini-batches, the policy on the
+# host while rollouts are sampled. Nodes, mean tokens of a sequence, seconds of a step, layout, GPUs of an engine, and
+# the plan over the published seconds.
+PUBLISHED: dict[str, tuple[int, int, float, dict[str, int], int, float]] = {
+    "llama-3.1-8b": (2, 1019, 92.8, {"pipeline_model_parallel_size": 2}, 1, 0.88),
+    "qwen3-32b": (4, 3251, 376.0, {"tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 4}, 4, 1.26),
+    "qwen3-30b-a3b": (4, 3203, 192.0, {"expert_model_parallel_size": 8}, 2, 0.92),
 }
 
 
 def published(name: str) -> Plan:
-    nodes, mean, _, policy, engine = PUBLISHED[name]
+    nodes, mean, _, policy, engine, _ = PUBLISHED[name]
     settings = {
         "policy.model": name, "trainer.num_nodes": nodes, "rollouts.num_per_prompt": 32,
         "rollouts.prompts_per_step": 64,
         "rollouts.max_response_tokens": 3840, "data.max_prompt_tokens": 256, "evaluation.max_response_tokens": 3840,
-        "generation.max_model_len": 4096, "dynamic_sampling.enabled": "false", "algorithm.num_mini_batches": 1,
-        "trainer.val_interval": 0,
+        "generation.max_model_len": 4096, "dynamic_sampling.enabled": "false", "algorithm.num_mini_batches": 4,
+        "trainer.val_interval": 0, "trainer.save_interval": 0, "generation.gpu_memory_utilization": 0.6,
+        "policy.offload": "all", "policy.sequence_parallel": str("tensor_model_parallel_size" in policy).lower(),
         "policy.recompute": "full", "policy.tokens_per_micro_batch": 4096, "generation.tensor_parallel_size": engine,
-    } | {f"policy.{key}": str(value).lower() for key, value in policy.items()}  # fmt: skip
+    } | {f"policy.{key}": value for key, value in policy.items()}  # fmt: skip
     config = load_config("brorl", [f"{key}={value}" for key, value in settings.items()])
     return make_plan(config, configured_hardware(config), Lengths(prompt=150, response=mean - 150))
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_steps_on_h100s_take_about_as_long_as_published_ones(name: str) -> None:
-    assert published(name).time.seconds == pytest.approx(PUBLISHED[name][2], rel=0.35)
+def test_steps_on_h100s_in_published_layouts_take_about_as_long_as_published(name: str) -> None:
+    *_, seconds, _, _, ratio = PUBLISHED[name]
+    plan = published(name)
+    assert plan.time.seconds / seconds == pytest.approx(ratio, abs=0.01)
+    assert plan.fits, "as it did for those who published it"
+
+
+def test_two_of_three_published_steps_are_planned_within_fifteen_percent() -> None:
+    assert sum(abs(ratio - 1) <= 0.15 for *_, ratio in PUBLISHED.values()) == 2
 
 
 def test_an_fp8_cache_moves_half_of_the_bytes_of_a_decode_step() -> None:

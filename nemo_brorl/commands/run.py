@@ -24,7 +24,7 @@ from nemo_brorl.core.console import Console, setup_logging, stop_log, write_erro
 from nemo_brorl.core.errors import USER_ERROR, BroRLError, ModelError
 from nemo_brorl.core.files import cannot_write, is_refused
 from nemo_brorl.core.machine import this_machine
-from nemo_brorl.core.model_folder import local_model
+from nemo_brorl.core.model_folder import hub_name, local_model, recorded_commit
 from nemo_brorl.core.model_shape import read_model_shape
 from nemo_brorl.core.template_files import prints_date
 from nemo_brorl.core.weight_files import check_model_files
@@ -132,16 +132,20 @@ def _record_of(config: BroRLConfig, folder: Path) -> Path:
 def resolve_model(config: BroRLConfig, name: str | None = None, setting: str = "policy.model") -> Path:
     """Return the folder of `policy.model`, or of the model that another setting names.
 
-    It is a local one, or a Hugging Face model downloaded into the hub's cache. Raises ModelError.
+    It is a local one, or a Hugging Face model downloaded into the hub's cache. A run that has recorded a commit of its
+    policy's model gets that one. Raises ModelError.
     """
-    name = name or config.policy.model
-    folder = local_model(name, setting)
+    model = name or config.policy.model
+    folder = local_model(model, setting)
     if folder is not None:
         return folder
+    hub_model, revision = hub_name(model)
+    if model == config.policy.model:
+        revision = recorded_commit(Path(config.exp_manager.explicit_log_dir), model) or revision
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(name, allow_patterns=MODEL_FILES))
+        return Path(snapshot_download(hub_model, revision=revision, allow_patterns=MODEL_FILES))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        raise ModelError(f"{setting}={name} is no folder here and could not be downloaded: {error}") from error
+        raise ModelError(f"{setting}={model} is no folder here and could not be downloaded: {error}") from error

@@ -104,7 +104,7 @@ def fine_tune_alone(config: BroRLConfig, line: CommandLine, lessons: Lessons, wa
     start, console = time.monotonic(), watch.console
     with watch.measure("imports"):
         from nemo_brorl.commands import wiring  # imports Ray and Megatron, so only for valid settings
-    run_folder = claim_run_folder(config)
+    run_folder = claim_run_folder(config, resolve_model(config))
     open_log(run_folder, console)
     stop = StopRequest(config.trainer.time_limit_s, grace_s(os.environ))
     heartbeat = Heartbeat()

@@ -106,7 +106,7 @@ def read_inputs(config: BroRLConfig, model_folder: Path, watch: StageReport) -> 
         from nemo_brorl.commands import rehearse, wiring  # imports Ray and Megatron, so only for valid settings
     with watch.measure("inputs"):
         inputs = wiring.read_inputs(config, model_folder)
-        open_log(claim_run_folder(config), watch.console)
+        open_log(claim_run_folder(config, model_folder), watch.console)
     with watch.measure("constants"):
         rehearse.look_at_questions(config, inputs, watch.console)
     return inputs

@@ -34,6 +34,12 @@ def parts_go_together(run: BroRLConfig) -> Iterator[str]:
         )
 
 
+def ratios_are_counted_once(run: BroRLConfig) -> Iterator[str]:
+    if run.policy.old_log_probs == "sampler" and run.algorithm.importance_correction.enabled:
+        why = "puts the sampler into the ratio of the loss, so that a correction would always be 1"
+        yield needs(run, "policy.old_log_probs", why, "algorithm.importance_correction.enabled=false")
+
+
 def reference_is_there(run: BroRLConfig) -> Iterator[str]:
     kl, reset = run.algorithm.kl, run.algorithm.reference_reset
     if kl.placement == "reward" and kl.estimator != "k1":
@@ -114,4 +120,11 @@ def groups_are_large_enough(run: BroRLConfig) -> Iterator[str]:
         yield needs(run, "algorithm.advantage", why, *wanted)
 
 
-RULES = (parts_go_together, reference_is_there, teachers_stay, groups_fill_mini_batches, groups_are_large_enough)
+RULES = (
+    parts_go_together,
+    ratios_are_counted_once,
+    reference_is_there,
+    teachers_stay,
+    groups_fill_mini_batches,
+    groups_are_large_enough,
+)

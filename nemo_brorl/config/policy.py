@@ -36,7 +36,7 @@ class MoeConfig:
 class PolicyConfig:
     """Settings of the trained model, run by Megatron."""
 
-    model: str = path_setting("runs/base_cpu", "model to train: a Hugging Face name or folder")
+    model: str = path_setting("runs/base_cpu", "model to train: a folder, or a Hugging Face name, or NAME@REVISION")
     tensor_model_parallel_size: int = setting(
         1, "ranks that share every layer (tensor parallelism)", at_least=1, may_change=True
     )
@@ -113,6 +113,12 @@ class PolicyConfig:
     )
     overlap_param_gather: bool = setting(
         False, "gather weights over replicas during the next mini-batch's forward pass", may_change=True
+    )
+    old_log_probs: str = setting(
+        "policy",
+        "log-probs of which the ratio of the loss is one at first. policy: those before the update, which cost a "
+        "forward pass; sampler: those with which the engines sampled",
+        choices=("policy", "sampler"),
     )
     num_threads: int | None = auto(
         "threads per rank, on CPU; auto: cores divided by ranks", at_least=1, may_change=True

@@ -18,6 +18,9 @@ def rollouts_are_of_a_policy_that_may_learn(run: BroRLConfig) -> Iterator[str]:
     if rollouts.top_p < 1 and run.algorithm.importance_correction.enabled:
         why = "cuts the distribution that a correction would compare"
         yield needs(run, "rollouts.top_p", why, "algorithm.importance_correction.enabled=false")
+    if rollouts.top_p < 1 and run.policy.old_log_probs == "sampler":
+        why = "cuts the distribution that the ratio of the loss would compare"
+        yield needs(run, "rollouts.top_p", why, "policy.old_log_probs=policy")
     if rollouts.unfinished == "resume":
         yield from needs_older_weights(run, "rollouts.unfinished")
     if rollouts.overlap:

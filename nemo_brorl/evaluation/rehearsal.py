@@ -232,7 +232,8 @@ def training_s(config: BroRLConfig, groups: Sequence[ScoredGroup], policy: Polic
     per_token = (time.monotonic() - start) / num_tokens
     num, num_prompts = config.rollouts.stage_sizes()[0]
     mini_batches = config.algorithm.num_mini_batches
-    passes = FORWARD_PASSES + (mini_batches - 1) / mini_batches
+    passes = FORWARD_PASSES
+    passes += (mini_batches - 1) / mini_batches if config.policy.old_log_probs == "policy" else 0.0
     passes += config.algorithm.kl.coefficient > 0
     passes += config.policy.recompute == "full"
     return passes * num * num_prompts * mean_tokens * per_token / RunSizes.from_config(config).data_parallel

@@ -10,6 +10,7 @@ from nemo_brorl.config.same_run import RECORD, check_same_run
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console, start_log
 from nemo_brorl.core.files import naming, write_atomically
+from nemo_brorl.core.model_folder import write_commit
 from nemo_brorl.training.machine_record import note_machine
 
 LOG = "log.txt"  # file in the run folder with all that its commands printed and logged, with times
@@ -17,8 +18,10 @@ PRIVATE = 0o700
 FROZEN_REVISION = "REVISION"  # file next to the package, in code that the launcher has frozen
 
 
-def claim_run_folder(config: BroRLConfig) -> Path:
+def claim_run_folder(config: BroRLConfig, model_folder: Path | None = None) -> Path:
     """Create the run folder, or check that an existing one belongs to a run with these settings.
+
+    A new one records the commit of a model that was downloaded into `model_folder`.
 
     Raises CheckpointError that names the differing settings, or when the folder may not be resumed. Raises
     ResourceError when it cannot be written.
@@ -28,6 +31,8 @@ def claim_run_folder(config: BroRLConfig) -> Path:
         with naming(folder / RECORD):
             folder.mkdir(parents=True, exist_ok=True)
             write_atomically(folder / "revision.txt", code_revision() + "\n")
+            if model_folder is not None:
+                write_commit(folder, config.policy.model, model_folder)
             write_atomically(folder / RECORD, to_yaml(config))
     note_machine(folder)
     if config.trainer.private_run_folder:

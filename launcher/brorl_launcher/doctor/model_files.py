@@ -11,7 +11,7 @@ from nemo_brorl.config.model_rules import misfits
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import BroRLError
 from nemo_brorl.core.machine import GIB
-from nemo_brorl.core.model_folder import local_model
+from nemo_brorl.core.model_folder import cached_model, hub_name, local_model
 from nemo_brorl.core.model_shape import ModelShape, read_model_shape
 from nemo_brorl.core.weight_files import folder_faults, joined
 
@@ -52,24 +52,12 @@ def _judge_model(config: BroRLConfig, num_nodes: int) -> ModelVerdict:
     return Check("model", OK, f"{folder}: {shape.num_layers} layers, {size / GIB:,.2f} GiB, complete"), shape
 
 
-def cached_model(name: str) -> Path | None:
-    """Return the folder of a Hugging Face model in the hub's cache, or None if it is not cached."""
-    user = Path.home() / ".cache" / "huggingface"
-    home = Path(os.environ.get("HF_HOME") or user)
-    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
-    cache = hub / f"models--{name.replace('/', '--')}"
-    head = cache / "refs" / "main"
-    if not head.is_file():
-        return None
-    commit = head.read_text(encoding="ascii").strip()
-    folder = cache / "snapshots" / commit
-    return folder if folder.is_dir() else None
-
-
 def _not_here(name: str, num_nodes: int) -> Check:
+    repository, revision = hub_name(name)
+    of_revision = f" --revision {revision}" if revision else ""
     advice = (
-        f"`hf download {name} --local-dir FOLDER` on a machine with a network, FOLDER where all nodes see it; then "
-        "policy.model=FOLDER"
+        f"`hf download {repository}{of_revision} --local-dir FOLDER` on a machine with a network, FOLDER where all "
+        "nodes see it; then policy.model=FOLDER"
     )
     offline = os.environ.get("HF_HUB_OFFLINE", "")
     if offline.lower() in ("1", "true", "yes", "on"):

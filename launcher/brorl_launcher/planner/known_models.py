@@ -5,15 +5,13 @@ The numbers are those of the models' config.json files.
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ModelError
 from nemo_brorl.core.families import FAMILIES
-from nemo_brorl.core.model_folder import local_model
+from nemo_brorl.core.model_folder import cached_model, local_model
 from nemo_brorl.core.model_shape import ModelShape, MoeShape, Multipliers, Rope, read_model_shape
 from nemo_brorl.core.weight_files import check_model_files, has_weights
 
@@ -125,6 +123,7 @@ SHAPES = {
     "qwen2-1.5b": replace(_QWEN2),
     "qwen2.5-1.5b": replace(_QWEN2),
     "deepseek-r1-distill-qwen-1.5b": replace(_QWEN2, is_tied=False),
+    "nemotron-research-reasoning-qwen-1.5b": replace(_QWEN2, is_tied=False),
     "qwen2.5-0.5b": replace(
         _QWEN2,
         num_layers=24,
@@ -185,7 +184,7 @@ def find_shape(config: BroRLConfig) -> ModelShape:
     known = SHAPES.get(_plain(model))
     if known is not None:
         return known
-    folder = local_model(model) or _cached(model)
+    folder = local_model(model) or cached_model(model)
     if folder is None:
         raise ModelError(
             f"policy.model={model} is not downloaded and its shape is not known here: set a folder with its "
@@ -199,17 +198,7 @@ def find_shape(config: BroRLConfig) -> ModelShape:
 
 
 def _plain(model: str) -> str:
-    name = model.rpartition("/")[2].lower()
+    name = model.partition("@")[0].rpartition("/")[2].lower()
     for suffix in _WITHOUT:
         name = name.replace(suffix, "")
     return name
-
-
-def _cached(model: str) -> Path | None:
-    """Return the folder of a model's newest snapshot in the Hugging Face hub's cache, or None."""
-    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
-    hub = Path(os.environ.get("HF_HUB_CACHE", home / "hub"))
-    found = list(hub.glob(f"models--{model.replace('/', '--')}/snapshots/*/config.json"))
-    if not found:
-        return None
-    return max(found, key=lambda path: path.stat().st_mtime).parent

@@ -254,7 +254,8 @@ def step_time(
     whole = _forward(config, shape, hardware, work, layout, micro)
     forward = whole.forward_s * whole.bubble
     num = config.algorithm.num_mini_batches
-    scored = (num - 1) / num  # passes that score; the first mini-batch needs none
+    # Passes that score. The first mini-batch needs none, and the sampler's log-probs are known.
+    scored = 0.0 if config.policy.old_log_probs == "sampler" else (num - 1) / num
     if config.algorithm.kl.coefficient > 0:
         scored += 1.0
     held = policy_bytes(config, shape, layout, 0)

@@ -46,7 +46,8 @@ class Update:
     """One UpdatePlan on one rank, for a single use.
 
     Old log-probs are those of the weights before the first step. So the first mini-batch needs no pass to score it: its
-    training log-probs, without gradient, are the old ones.
+    training log-probs, without gradient, are the old ones. With `policy.old_log_probs=sampler` they are those of the
+    sampler, and only the first mini-batch is compared with it.
     """
 
     def __init__(self, state: RankState, fp8_check: Fp8Check, plan: UpdatePlan) -> None:
@@ -54,6 +55,7 @@ class Update:
         self.fp8_check = fp8_check
         self.plan = plan
         self.is_supervised = plan.objective in SUPERVISED
+        self.takes_sampled = state.settings.policy.old_log_probs == "sampler" and not self.is_supervised
         self.seconds = {"fetch": 0.0, "log_prob": 0.0, "update": 0.0}
         self.losses = TokenSums()
         self.scores = ScoreSums()
@@ -149,10 +151,13 @@ class Update:
         """Return each packed row's log-probs under the weights before the update, by mini-batch.
 
         They are None in the first mini-batch, whose training pass computes them, and except on the last pipeline stage.
+        The sampler's are known on all stages, without a pass.
         """
         old = _no_log_probs(mini_batches)
         if self.is_supervised:
             return old
+        if self.takes_sampled:
+            return [[row.sampled_log_probs for row in rows] for rows in mini_batches]
         # No step has changed the weights when the first mini-batch is trained on, so its training pass gives the old
         # log-probs.
         later = mini_batches[1:]
@@ -255,9 +260,10 @@ class Update:
             scores: TokenScores,
         ) -> tuple[Tensor, dict[str, Tensor]]:
             old_log_probs = old[number]
-            if old_log_probs is None:
+            if old_log_probs is None or (index == 0 and self.takes_sampled):
+                # No step has changed the weights yet.
                 current = TokenScores(*(score.detach() for score in scores))
-                old_log_probs = current.log_probs
+                old_log_probs = current.log_probs if old_log_probs is None else old_log_probs
                 self.scores.add(row, current)
             batch = _token_batch(
                 row, scores, old_log_probs, reference[number], covariance_masks[number], size, algorithm.aggregation

@@ -6,18 +6,21 @@ import json
 import shutil
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 from brorl_launcher.doctor.model_files import check_model
 from brorl_launcher.doctor.report import FAIL
 from brorl_launcher.planner import command as plan
 
 from nemo_brorl.commands import evaluate, sft, train, try_out, wiring
-from nemo_brorl.commands.run import with_template_date
+from nemo_brorl.commands.run import resolve_model, with_template_date
 from nemo_brorl.config.load import load_config, to_yaml
 from nemo_brorl.config.same_run import with_sizes_of_run
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import ConfigError, ModelError
+from nemo_brorl.core.model_folder import MODEL_REVISION, cached_model, local_model, recorded_commit
+from nemo_brorl.training.run_folder import claim_run_folder
 from tests.support.source_tree import ROOT
 
 DATED = "{{ strftime_now('%d %b %Y') }}{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
@@ -109,3 +112,56 @@ def test_a_run_that_recorded_no_date_goes_on_without(model: Path, tmp_path: Path
 def test_settings_of_templates_and_stops_that_cannot_work_are_refused(given: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         load_config("your_model", [given])
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def hub_config(run_folder: Path, model: str = "owner/name@brorl") -> BroRLConfig:
+    config = BroRLConfig()
+    config.policy.model, config.exp_manager.explicit_log_dir = model, str(run_folder)
+    return config
+
+
+def test_a_revision_is_downloaded_and_a_resumed_run_takes_the_commit_of_its_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str | None]] = []
+    snapshot = tmp_path / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True)
+
+    def download(name: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+        asked.append((name, revision))
+        return str(snapshot)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    config = hub_config(tmp_path / "run")
+    claim_run_folder(config, resolve_model(config))
+    assert (tmp_path / "run" / "model_revision.txt").read_text() == f"owner/name@{COMMIT}\n"
+    assert resolve_model(config) == snapshot
+    resolve_model(hub_config(tmp_path / "other", "owner/name"))
+    assert asked == [("owner/name", "brorl"), ("owner/name", COMMIT), ("owner/name", None)]
+
+
+@pytest.mark.parametrize("record", [f"else/name@{COMMIT}", "owner/name@../../secret", "owner/name", "\xff"])
+def test_a_record_of_another_model_or_of_no_commit_counts_for_nothing(tmp_path: Path, record: str) -> None:
+    (tmp_path / MODEL_REVISION).write_text(record, encoding="latin-1")
+    assert recorded_commit(tmp_path, "owner/name@brorl") is None
+
+
+def test_a_cached_revision_is_found_by_branch_and_by_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    cache = tmp_path / "models--owner--name"
+    (cache / "snapshots" / COMMIT).mkdir(parents=True)
+    (cache / "refs").mkdir()
+    (cache / "refs" / "brorl").write_text(COMMIT)
+    assert cached_model("owner/name@brorl") == cached_model(f"owner/name@{COMMIT}") == cache / "snapshots" / COMMIT
+    assert cached_model("owner/name") is None, "main is not downloaded"
+    found, _ = check_model(hub_config(tmp_path, "owner/name@v2"), num_nodes=2)
+    assert found.status == FAIL
+    assert "hf download owner/name --revision v2 --local-dir FOLDER" in found.advice
+
+
+def test_a_revision_without_a_name_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"no revision after the @. Set owner/name, or owner/name@main"):
+        local_model("owner/name@")

@@ -194,6 +194,14 @@ WRONG = [
         "set that, or rollouts.top_p=1.0",
     ),
     (
+        ["policy.old_log_probs=sampler"],
+        "needs algorithm.importance_correction.enabled=false (now true): set that",
+    ),
+    (
+        ["policy.old_log_probs=sampler", "algorithm.importance_correction.enabled=false", "rollouts.top_p=0.9"],
+        "rollouts.top_p=0.9 cuts the distribution that the ratio",
+    ),
+    (
         ["rollouts.min_fraction=0.5"],
         "needs rollouts.deadline_s other than null",
     ),
@@ -263,6 +271,7 @@ RIGHT = [
     [TEACHER, "algorithm.advantage=none", "dynamic_sampling.enabled=false"],
     ["algorithm.kl.teachers={gcd: models/sums}"],
     ["rollouts.top_p=0.9", "algorithm.importance_correction.enabled=false"],
+    ["policy.old_log_probs=sampler", "algorithm.importance_correction.enabled=false"],
     ["policy.precision=bf16", "parity.max_mean_abs_diff=0.05"],
     ["policy.tensor_model_parallel_size=2", "policy.pipeline_model_parallel_size=2", "policy.sequence_parallel=true"],
     ["trainer.gpus_per_node=8", "generation.placement=disaggregated", "policy.data_parallel_size=4"],

@@ -17,6 +17,7 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.file_sums import SUMS
 from nemo_brorl.policy.rank.hf_log_probs import hf_log_probs
+from nemo_brorl.types import UpdatePlan
 from tests.support.closeness import (
     GRADIENT_BOUND,
     LOG_PROB_BOUND,
@@ -102,6 +103,56 @@ def test_a_response_that_weighs_one_percent_more_is_seen_in_the_gradient(
     one.update(plan)
     other.update(replace(plan, groups=groups))
     assert gradient_difference(gradients_of(one), gradients_of(other)) > 20 * GRADIENT_BOUND
+
+
+def as_sampled_by(learner: Any, plan: UpdatePlan) -> UpdatePlan:
+    """The plan with the log-probs that a learner gives its responses."""
+    groups = []
+    for group in plan.groups:
+        chunks = []
+        for chunk in group.chunks:
+            responses = [tokens.tolist() for tokens in np.split(chunk.token_ids, chunk.offsets[1:-1])]
+            log_probs = learner.log_probs([group.prompt_ids.tolist()] * len(responses), responses)
+            chunks.append(replace(chunk, log_probs=np.concatenate(log_probs)))
+        groups.append(replace(group, chunks=tuple(chunks)))
+    return replace(plan, groups=tuple(groups))
+
+
+def test_the_samplers_log_probs_as_old_ones_learn_the_same_without_a_pass_to_score(
+    new_learner: NewLearner, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nemo_brorl.policy.rank import update
+
+    configs = [make_config(old_log_probs=old) for old in ("policy", "sampler")]
+    for config in configs:
+        config.algorithm.kl.coefficient = 0.0
+        config.algorithm.importance_correction.enabled = False
+    one, other = (new_learner(model_folder, config) for config in configs)
+    plan = as_sampled_by(one, make_plan())
+    scored: list[int] = []
+    score_rows = update.score_rows
+
+    def note_and_score(chunks: Any, rows: Any) -> Any:
+        scored.append(len(rows))
+        return score_rows(chunks, rows)
+
+    monkeypatch.setattr(update, "score_rows", note_and_score)
+    before = one.update(plan).metrics
+    assert len(scored) == 1, "of the second mini-batch"
+    after = other.update(plan).metrics
+    assert len(scored) == 1, "none more"
+    for name in ("policy/loss", "policy/grad_norm", "policy/clip_fraction"):
+        assert after[name] == pytest.approx(before[name], rel=AFTER_A_STEP, abs=1e-6), name
+    assert after["policy/log_prob_mismatch"] < 1e-5, "measured in the first mini-batch"
+
+
+def test_the_samplers_log_probs_are_what_the_loss_is_clipped_by(new_learner: NewLearner, model_folder: Path) -> None:
+    """Random ones are far from the policy's, so that most ratios are clipped in the first mini-batch."""
+    config = make_config(old_log_probs="sampler")
+    config.algorithm.importance_correction.enabled = False
+    metrics = new_learner(model_folder, config).update(make_plan(num_mini_batches=1)).metrics
+    assert metrics["policy/clip_fraction"] > 0.2
+    assert metrics["policy/log_prob_mismatch"] > 0.1
 
 
 def test_trees_of_trajectories_change_no_metric(new_learner: NewLearner, model_folder: Path) -> None:
