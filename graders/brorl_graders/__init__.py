@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from brorl_graders.base.verdicts import Verdicts
     from brorl_graders.environments.protocol import Action, Environment, Step
     from brorl_graders.environments.registry import first_messages, make_environment
-    from brorl_graders.given import GIVEN_REWARD, forget_reward, give_reward
+    from brorl_graders.given import GIVEN_REWARD, give_reward, keep_reward
     from brorl_graders.grading import Grade, Pool, grade
     from brorl_graders.named_code import NamedCode, look_up, source_hashes
     from brorl_graders.verifiers.registry import (
@@ -66,13 +66,13 @@ __all__ = [
     "check_payload",
     "endpoints_in",
     "first_messages",
-    "forget_reward",
     "full_mark",
     "give_reward",
     "grade",
     "is_address",
     "is_open",
     "is_reference",
+    "keep_reward",
     "look_up",
     "lowest_right",
     "make_environment",
@@ -103,7 +103,7 @@ _NAMES_OF_MODULES = {
     "base.verdicts": ("Verdicts",),
     "environments.protocol": ("Action", "Environment", "Step"),
     "environments.registry": ("first_messages", "make_environment"),
-    "given": ("GIVEN_REWARD", "forget_reward", "give_reward"),
+    "given": ("GIVEN_REWARD", "give_reward", "keep_reward"),
     "grading": ("Grade", "Pool", "grade"),
     "named_code": ("NamedCode", "look_up", "source_hashes"),
     "verifiers.registry": ("check_name", "check_payload", "endpoints_in", "is_open", "names_in", "runs_own_code"),

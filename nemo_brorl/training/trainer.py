@@ -75,7 +75,8 @@ class BroRLTrainer:
         if self.stop.reason is not None and not self.validations.history and self.step_number == 0:
             return  # asked to stop during start-up: there is nothing to save yet
         self.handover.begin(self.version, is_published=self.version == 0)
-        if not self.validations.history:
+        # A loop of the user's own, which this one goes on from, validates nothing.
+        if not self.validations.history and self.step_number == 0:
             self.observers.step_begins(self.step_number)
             self.validate()
             self.row.write(self.step_number)
