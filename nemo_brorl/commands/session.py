@@ -85,8 +85,8 @@ class Session:
 
         `model`, `reward` and `data` replace `policy.model`, the verifier and the questions of a recipe. `data`: rows as
         mappings, such as a list or a `datasets.Dataset`. `settings` and `sections` are further settings. `recipe`: name
-        of a shipped YAML file, or the path of one. `run`: the run folder. `on_stage` is told of each stage of the
-        start. Raises BroRLError.
+        of a shipped YAML file, or the path of one. `run`: the run folder. `on_stage` is called at the begin and at the
+        end of each stage of the start. Raises BroRLError.
         """
         self._open: BroRLTrainer | None = None
         self._num_asked = 0
@@ -140,8 +140,7 @@ class Session:
     def update(self, groups: Sequence[ScoredGroup]) -> dict[str, float]:
         """Train on the informative groups, send the new weights to the engines, and return the metrics of the step.
 
-        They go into `metrics.jsonl`, too. Checkpoints are those of `trainer.save_interval`. Without an informative
-        group there is no step, and the result is empty.
+        They are a row of `metrics.jsonl`, too. Without an informative group there is no step, and the result is empty.
         """
         trainer = self._trainer
         filled = trainer.batches.of_groups(groups, trainer.version, self._sampled_s)
@@ -216,10 +215,7 @@ class _Training(Session):
 
 
 def train(*given: Any, **named: Any) -> list[dict[str, Any]]:
-    """Train as `brorl train` does up to `trainer.max_steps`, and return the rows of `metrics.jsonl`.
-
-    The arguments are those of `Session`. A complete run is not started again.
-    """
+    """Train up to `trainer.max_steps`, with the arguments of `Session`, and return the rows of `metrics.jsonl`."""
     with _Training(*given, **named) as training:
         return read_metrics(Path(training.config.exp_manager.explicit_log_dir) / "metrics.jsonl")
 
@@ -262,7 +258,7 @@ def _checked(
 ) -> Iterator[tuple[BroRLConfig, CommandLine]]:
     """Check what a run is given, and keep its run folder locked inside the context. Raises BroRLError.
 
-    Yields its settings, and the command line of `brorl train` that stands for it.
+    Yields its settings, and the equal command line of `brorl train`.
     """
     import cloudpickle
 
@@ -326,7 +322,7 @@ def _plain(value: Any) -> Any:
 
 
 def _drop_rows(run: Path) -> None:
-    """Remove the questions again if no run has begun in the folder."""
+    """Remove the questions again unless the folder has a run."""
     if not (run / RECORD).exists():
         (run / ROWS).unlink(missing_ok=True)
 

@@ -21,7 +21,7 @@ from brorl_graders.base.components import LIBRARIES
 PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
 PARTS: dict[type, str] = {
     CodeType: "co_code co_exceptiontable co_names co_varnames co_argcount co_posonlyargcount co_kwonlyargcount "
-    "co_consts",
+    "co_flags co_consts",
     FunctionType: "__code__ __defaults__ __kwdefaults__ __closure__",
     CellType: "cell_contents",
     MethodType: "__func__ __self__",
