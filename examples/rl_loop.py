@@ -4,7 +4,7 @@
     .venv/bin/python examples/rl_loop.py trainer.max_steps=3 rollouts.num_per_prompt=32
 
 It uses the parts of `brorl train`: a Megatron policy, vLLM engines and verifier processes, all on Ray. The trainer
-(`nemo_brorl/training/trainer.py`) adds groups carried over, deadlines, overlap of sampling and training, and validation.
+(`nemo_brorl/training/trainer.py`) adds carried-over groups, deadlines, overlap with training, and validation.
 """
 
 from __future__ import annotations

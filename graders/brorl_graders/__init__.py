@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from brorl_graders.environments.registry import first_messages as first_messages
     from brorl_graders.environments.registry import make_environment
     from brorl_graders.given import GIVEN_REWARD as GIVEN_REWARD
-    from brorl_graders.given import forget_reward as forget_reward
     from brorl_graders.given import give_reward as give_reward
+    from brorl_graders.given import keep_reward as keep_reward
     from brorl_graders.grading import Grade, Pool, Processes, grade
     from brorl_graders.named_code import NamedCode as NamedCode
     from brorl_graders.named_code import look_up as look_up
@@ -100,7 +100,7 @@ _FOR_TRAINING = {
     ),
     "base.settings": ("SCORE_LINE", "SHARE_OF_TESTS", "is_address", "wrong_address"),
     "environments.registry": ("first_messages",),
-    "given": ("GIVEN_REWARD", "forget_reward", "give_reward"),
+    "given": ("GIVEN_REWARD", "give_reward", "keep_reward"),
     "named_code": ("NamedCode", "look_up", "source_hashes"),
     "verifiers.registry": ("check_name", "endpoints_in", "is_open", "names_in", "runs_own_code"),
 }

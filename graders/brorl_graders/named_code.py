@@ -29,7 +29,7 @@ from brorl_graders.base.components import LIBRARIES, is_import_path, with_params
 from brorl_graders.base.environment_values import plain
 from brorl_graders.base.errors import ConfigError
 from brorl_graders.base.names import CHILD_VARIABLES, allowed
-from brorl_graders.given import GIVEN_REWARD, kept
+from brorl_graders.given import GIVEN_REWARD, kept_reward
 from brorl_graders.verifiers.reward_functions import scoring
 
 DEADLINE_S = 20.0  # for the import of all names
@@ -111,7 +111,7 @@ def _in_source(named: NamedCode, path: Sequence[str]) -> Fault | None:
     module, _, name = named.name.partition(":")
     if not is_import_path(named.name):
         return _not_built_in(named)
-    if named.name == GIVEN_REWARD and kept() is None:
+    if named.name == GIVEN_REWARD and kept_reward() is None:
         return Fault("it was an object of a Python program. Pass it to nemo_brorl.Session or train again, as reward=")
     missing, file = _file_of(module, path)
     if missing:
@@ -171,9 +171,9 @@ def source_hashes(folders: Sequence[str]) -> dict[str, str]:
 
     A function that a Python program has passed as an object has the hash of its code.
     """
-    given = kept()
+    given = kept_reward()
     hashes = {name: source_hash(name, [*sys.path, *folders]) for name in allowed().verifiers}
-    return hashes | ({GIVEN_REWARD: given.digest} if given and GIVEN_REWARD in hashes else {})
+    return hashes | ({GIVEN_REWARD: given[1]} if given and GIVEN_REWARD in hashes else {})
 
 
 def source_hash(name: str, path: Sequence[str]) -> str:

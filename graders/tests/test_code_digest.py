@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -94,3 +95,15 @@ def test_processes_with_other_hash_seeds_agree() -> None:
         )  # fmt: skip
         found.add(child.stdout)
     assert len(found) == 1
+
+
+def test_what_a_decorator_wraps_and_a_module_of_ones_own_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    source = "import functools, helper_of_a_reward\n@functools.lru_cache\ndef reward(row, response):\n"
+    source += "    return helper_of_a_reward.near(response) * 2\n"
+    digests = []
+    for factor in (3, 4):
+        (tmp_path / "helper_of_a_reward.py").write_text(f"def near(text): return {factor} * len(text)\n# {factor}")
+        monkeypatch.delitem(sys.modules, "helper_of_a_reward", raising=False)
+        digests += [code_digest(defined(source)), code_digest(defined(source.replace("* 2", "* 5")))]
+    assert len(set(digests)) == 4

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from brorl_graders import ConfigError, NamedCode, Pool, forget_reward, give_reward, look_up, source_hashes
+from brorl_graders import ConfigError, NamedCode, Pool, give_reward, keep_reward, look_up, source_hashes
 from brorl_graders.base.names import Names, allow, allowed
-from brorl_graders.given import GIVEN_REWARD, kept
+from brorl_graders.given import GIVEN_REWARD, kept_reward
 
 NAMED = NamedCode("data.verifier", GIVEN_REWARD, "payload, response", "workers")
 
@@ -28,18 +28,18 @@ class Weighted:
 def names_as_before() -> Iterator[None]:
     before = allowed()
     yield
-    forget_reward()
+    keep_reward(None)
     allow(before)
 
 
 def test_an_object_scores_in_the_processes_of_a_pool() -> None:
     give_reward(Weighted(0.5), pickle.dumps)
-    allow(Names(verifiers={GIVEN_REWARD: {}}, given=kept()))
+    allow(Names(verifiers={GIVEN_REWARD: {}}, given=kept_reward()))
     with Pool(10.0, processes=1) as pool:
         grades = pool.grade(GIVEN_REWARD, {"prompt": "3 + 4 =", "answer": "7"}, ["7", "8"])
     assert [(grade.reward, grade.failed) for grade in grades] == [(0.5, False), (0.0, False)]
     give_reward(Weighted(0.25), pickle.dumps)
-    allow(Names(verifiers={GIVEN_REWARD: {}}, given=kept()))
+    allow(Names(verifiers={GIVEN_REWARD: {}}, given=kept_reward()))
     with Pool(10.0, processes=1) as pool:
         assert pool.grade(GIVEN_REWARD, {"prompt": "3 + 4 =", "answer": "7"}, ["7"])[0].reward == 0.25
 
@@ -50,7 +50,7 @@ def test_its_hash_is_that_of_its_code_and_no_environment_variable_holds_its_pick
     digests = set()
     for weight in (1.0, 2.0, 1.0):
         give_reward(Weighted(weight), pickle.dumps)
-        given = kept()
+        given = kept_reward()
         assert given is not None
         allow(Names(verifiers={GIVEN_REWARD: {}}, given=given))
         digests.add(source_hashes([])[GIVEN_REWARD])
@@ -64,7 +64,7 @@ def test_its_hash_is_that_of_its_code_and_no_environment_variable_holds_its_pick
     [
         (0.5, "reward=0.5 is of type float and no function"),
         ("math", "reward='math' is of type str and no function"),
-        (Weighted, "reward=Weighted is a class: pass an object of it"),
+        (Weighted, "reward=Weighted is a class and no function. Pass an object"),
         (lambda response: 1.0, "it takes (response) and is called with (payload, response)"),
         (lambda solution_str, unknown: 1.0, "it takes (solution_str, unknown)"),
     ],
@@ -73,11 +73,11 @@ def test_what_cannot_be_called_as_a_reward_is_refused_by_name(reward: Any, words
     with pytest.raises(ConfigError) as caught:
         give_reward(reward, pickle.dumps)
     assert words in str(caught.value)
-    assert kept() is None
+    assert kept_reward() is None
 
 
 def test_what_cannot_be_sent_to_other_processes_is_refused() -> None:
-    with pytest.raises(ConfigError, match="cannot be sent to the processes that score.*when it is first called"):
+    with pytest.raises(ConfigError, match="cannot be sent to other processes.*when it is first called"):
         give_reward(lambda row, response: 1.0, pickle.dumps)
 
 

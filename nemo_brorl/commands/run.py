@@ -48,7 +48,6 @@ def run_command(
     the exit code. Any other exception is printed as a traceback.
     """
     line = parse_command_line(argv, command, (description or "").strip(), default_config)
-    begin()
     try:
         return body(configured(line), line)
     except BroRLError as error:
@@ -67,16 +66,15 @@ def run_command(
         return INTERRUPTED
 
 
-def begin() -> None:
-    """Prepare this process for a command: its own log, and no setting that would slow down the processes it starts."""
+def configured(line: CommandLine) -> BroRLConfig:
+    """Return the settings of a command line, and allow what they name in this process, which begins a log of its own.
+
+    Raises ConfigError.
+    """
     # With it, every actor would compile each imported module at every start.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     stop_log()
     setup_logging()
-
-
-def configured(line: CommandLine) -> BroRLConfig:
-    """Return the settings of a command line, and allow what they name in this process. Raises ConfigError."""
     config = load_config(*line)
     from nemo_brorl.scoring.grader_settings import configure  # imported only for valid settings
 

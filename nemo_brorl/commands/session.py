@@ -13,6 +13,7 @@ handler is installed: a program that hosts a run has its own.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import re
 import threading
@@ -21,13 +22,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from brorl_graders import GIVEN_REWARD, forget_reward, give_reward
+from brorl_graders import GIVEN_REWARD, give_reward, keep_reward
 
 from nemo_brorl.cluster.object_store import fetch
-from nemo_brorl.commands.run import begin, configured, sized
+from nemo_brorl.commands.run import configured, sized
 from nemo_brorl.commands.train import check_training, fit, opened, read_inputs
 from nemo_brorl.config.load import CommandLine, is_section
 from nemo_brorl.config.same_run import RECORD, check_same_run, with_sizes_of_run
@@ -38,7 +39,7 @@ from nemo_brorl.core.errors import ConfigError, DataError
 from nemo_brorl.core.files import naming, write_atomically
 from nemo_brorl.core.lock import locked
 from nemo_brorl.core.stall_watch import Heartbeat
-from nemo_brorl.core.start_report import StageReport
+from nemo_brorl.core.start_report import OnStage, StageReport
 from nemo_brorl.core.timeline import Timeline
 from nemo_brorl.rollouts.failures import FailureCount
 from nemo_brorl.rollouts.ledger import requests_for
@@ -50,9 +51,11 @@ from nemo_brorl.types import Prompt, Sampling, ScoredGroup
 if TYPE_CHECKING:
     from nemo_brorl.commands.wiring import Actors, Inputs
 
+    Opened = tuple[BroRLConfig, Inputs, Actors, BroRLTrainer]
+
+Folder = str | Path
 Reward = Callable[..., Any] | str  # a function, or the name of a verifier
 Settings = Mapping[str, Any] | Sequence[str]  # values by dotted name or section, or texts as KEY=VALUE
-OnStage = Callable[[str, float | None], None]  # gets a stage's name; None at its begin, and its seconds at its end
 
 RECIPE = "your_model"
 RUN = "runs/session"  # run folder of questions that are given as rows
@@ -68,13 +71,13 @@ class Session:
 
     def __init__(
         self,
-        model: str | Path | None = None,
+        model: Folder | None = None,
         reward: Reward | None = None,
         data: Any = None,
         settings: Settings = (),
         *,
-        recipe: str | Path = RECIPE,
-        run: str | Path | None = None,
+        recipe: Folder = RECIPE,
+        run: Folder | None = None,
         on_stage: OnStage | None = None,
         **sections: Any,
     ) -> None:
@@ -82,27 +85,35 @@ class Session:
 
         `model`, `reward` and `data` replace `policy.model`, the verifier and the questions of a recipe. `data`: rows as
         mappings, such as a list or a `datasets.Dataset`. `settings` and `sections` are further settings. `recipe`: name
-        of a shipped YAML file, or the path of one. `run`: the run folder. `on_stage` is told of each stage of the
-        start. Raises BroRLError.
+        of a shipped YAML file, or the path of one. `run`: the run folder. `on_stage` is called at the begin and at the
+        end of each stage of the start. Raises BroRLError.
         """
-        with contextlib.ExitStack() as stack:
-            texts = [*_texts(settings), *_texts(sections)]
-            config, line = stack.enter_context(_checked(model, reward, data, texts, recipe, run))
-            if config.rollouts.overlap:
-                raise ConfigError("rollouts.overlap=true is for `train`: a loop of your own says when it samples")
-            self._run = stack.enter_context(_opened(config, line, on_stage))
-            self.config, self._trainer = self._run.config, self._run.trainer
-            self._stack: contextlib.ExitStack | None = stack.pop_all()
-        rollouts = config.rollouts
-        self._sampling = Sampling(
-            rollouts.temperature,
-            rollouts.top_p,
-            rollouts.max_response_tokens,
-            rollouts.max_turn_tokens,
-            *rollouts.stops,
-        )
+        self._open: BroRLTrainer | None = None
         self._num_asked = 0
         self._sampled_s = 0.0  # since the last step
+        with contextlib.ExitStack() as self._stack:
+            texts = [*_texts(settings), *_texts(sections)]
+            self.config, line = self._stack.enter_context(_checked(model, reward, data, texts, recipe, run))
+            self._begin(line, on_stage)
+            self._stack = self._stack.pop_all()
+
+    def _begin(self, line: CommandLine, on_stage: OnStage | None) -> None:
+        if self.config.rollouts.overlap:
+            raise ConfigError("rollouts.overlap=true is for `train`: a loop of your own says when it samples")
+        _, inputs, _, trainer = self._stack.enter_context(_opened(self.config, line, on_stage))
+        self._tokenizer, self._open = inputs.tokenizer, trainer
+
+    @property
+    def _trainer(self) -> BroRLTrainer:
+        if self._open is None:
+            raise ConfigError("this session is closed: make another one, which goes on in the same run folder")
+        return self._open
+
+    @property
+    def _sampling(self) -> Sampling:
+        rollouts = self.config.rollouts
+        tokens = (rollouts.max_response_tokens, rollouts.max_turn_tokens)
+        return Sampling(rollouts.temperature, rollouts.top_p, *tokens, *rollouts.stops)
 
     @property
     def step(self) -> int:
@@ -128,8 +139,7 @@ class Session:
     def update(self, groups: Sequence[ScoredGroup]) -> dict[str, float]:
         """Train on the informative groups, send the new weights to the engines, and return the metrics of the step.
 
-        They go into `metrics.jsonl`, too. Checkpoints are those of `trainer.save_interval`. Without an informative
-        group there is no step, and the result is empty.
+        They are a row of `metrics.jsonl`, too. Without an informative group there is no step, and the result is empty.
         """
         trainer = self._trainer
         filled = trainer.batches.of_groups(groups, trainer.version, self._sampled_s)
@@ -147,7 +157,7 @@ class Session:
 
     def ask(self, question: str, num: int = 1, temperature: float | None = None) -> list[str]:
         """Return what the model answers now. Nothing is scored, and no instruction is added to the question."""
-        config, tokenizer = self.config, self._run.inputs.tokenizer
+        config, trainer, tokenizer = self.config, self._trainer, self._tokenizer
         ids = tokenizer.prompt_ids(question, config.data.system_prompt)
         if len(ids) > config.data.max_prompt_tokens:
             raise DataError(
@@ -158,14 +168,13 @@ class Session:
         prompt = Prompt(f"ask/{self._num_asked}", "ask", "", tuple(ids), {})
         sampling = self._sampling if temperature is None else replace(self._sampling, temperature=temperature)
         texts = []
-        for chunk in self._trainer.parts.generator.generate(
-            requests_for([prompt], num, num, sampling, config.trainer.seed)
-        ):
+        requests = requests_for([prompt], num, num, sampling, config.trainer.seed)
+        for chunk in trainer.parts.generator.generate(requests):
             arrays = fetch(chunk.data)
             texts += [tokenizer.decode(ids.tolist()) for ids in np.split(arrays.token_ids, arrays.offsets[1:-1])]
         return texts
 
-    def save(self, folder: str | Path) -> Path:
+    def save(self, folder: Folder) -> Path:
         """Write the current weights into a folder in the format of Hugging Face, and return it."""
         path = Path(folder).expanduser().absolute()
         with self._trainer.handover.policy_phase(Stopwatch(self._trainer.timeline)):
@@ -183,42 +192,34 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End all processes. After an error the last checkpoint stays the newest one."""
-        stack, self._stack = self._stack, None
-        if stack is None:
-            return
+        trainer, self._open = self._open, None
         if kind is not None:
-            stack.__exit__(kind, error, trace)
+            self._stack.__exit__(kind, error, trace)
             return
-        with stack:
-            if self.step:
-                self._trainer.saved.save(self.step, wait=True)
+        with self._stack:
+            if trainer is not None and trainer.step_number:
+                trainer.saved.save(trainer.step_number, wait=True)
 
 
-def train(
-    model: str | Path | None = None,
-    reward: Reward | None = None,
-    data: Any = None,
-    settings: Settings = (),
-    *,
-    recipe: str | Path = RECIPE,
-    run: str | Path | None = None,
-    on_stage: OnStage | None = None,
-    **sections: Any,
-) -> list[dict[str, Any]]:
-    """Train as `brorl train` does up to `trainer.max_steps`, and return the rows of `metrics.jsonl`.
+class _Training(Session):
+    """A run that trains up to its last step where a session would begin."""
 
-    The arguments are those of `Session`. A run folder with checkpoints is resumed, and a complete run is not started.
-    """
-    texts = [*_texts(settings), *_texts(sections)]
-    with _checked(model, reward, data, texts, recipe, run) as (config, line):
-        run_folder = Path(config.exp_manager.explicit_log_dir)
-        finished = finished_line(run_folder, config.trainer.max_steps, "trainer.max_steps")
-        if finished is not None and check_same_run(with_sizes_of_run(config)):
+    def _begin(self, line: CommandLine, on_stage: OnStage | None) -> None:
+        max_steps = self.config.trainer.max_steps
+        finished = finished_line(Path(self.config.exp_manager.explicit_log_dir), max_steps, "trainer.max_steps")
+        if finished is not None and check_same_run(with_sizes_of_run(self.config)):
             Console().line(finished)
         else:
-            with _opened(config, line, on_stage) as opened_run:
-                fit(opened_run.config, opened_run.inputs, opened_run.actors, opened_run.trainer)
-        return read_metrics(run_folder / "metrics.jsonl")
+            fit(*self._stack.enter_context(_opened(self.config, line, on_stage)))
+
+
+def train(*given: Any, **named: Any) -> list[dict[str, Any]]:
+    """Train up to `trainer.max_steps`, with the arguments of `Session`, and return the rows of `metrics.jsonl`."""
+    with _Training(*given, **named) as training:
+        return read_metrics(Path(training.config.exp_manager.explicit_log_dir) / "metrics.jsonl")
+
+
+train.__signature__ = inspect.signature(Session)  # type: ignore[attr-defined]
 
 
 def _texts(settings: Settings, above: str = "") -> Iterator[str]:
@@ -252,16 +253,11 @@ def _written(value: Any) -> str:
 
 @contextlib.contextmanager
 def _checked(
-    model: str | Path | None,
-    reward: Reward | None,
-    data: Any,
-    texts: Sequence[str],
-    recipe: str | Path,
-    run: str | Path | None,
+    model: Folder | None, reward: Reward | None, data: Any, texts: Sequence[str], recipe: Folder, run: Folder | None
 ) -> Iterator[tuple[BroRLConfig, CommandLine]]:
     """Check what a run is given, and keep its run folder locked inside the context. Raises BroRLError.
 
-    Yields its settings, and the command line of `brorl train` that stands for it.
+    Yields its settings, and the equal command line of `brorl train`.
     """
     import cloudpickle
 
@@ -270,13 +266,12 @@ def _checked(
             raise ConfigError("a session is open in this process: leave its `with` block, or call its close()")
         stack.callback(_one.release)
         stack.callback(stop_log)
-        begin()
         added: dict[str, Any] = {} if model is None else {"policy.model": model}
         if reward is not None:
             added["data.verifier"] = reward if isinstance(reward, str) else GIVEN_REWARD
         if not isinstance(reward, str | None):
             give_reward(reward, cloudpickle.dumps)
-            stack.callback(forget_reward)
+            stack.callback(keep_reward, None)
         for key, _, value in (text.partition("=") for text in texts):
             run = value.strip("'\"") if key == LOG_DIR and run is None else run
         if data is not None:
@@ -284,7 +279,9 @@ def _checked(
             run = Path(run or RUN).expanduser()
             added |= {"data.source": "jsonl", "data.path": run / ROWS}
             stack.enter_context(locked(run, "Session"))
-            stack.enter_context(_written_rows(lines, run))
+            stack.callback(_drop_rows, run)
+            with naming(run / ROWS):
+                write_atomically(run / ROWS, lines)
         if run is not None:
             added[LOG_DIR] = run
         recipe = Path(recipe)
@@ -323,53 +320,21 @@ def _plain(value: Any) -> Any:
     return value.tolist()
 
 
-@contextlib.contextmanager
-def _written_rows(lines: str, run: Path) -> Iterator[None]:
-    """Write the questions into the run folder. They are removed again if no run begins there."""
-    path = run / ROWS
-    with naming(path):
-        if not path.exists() or path.read_text(encoding="utf-8") != lines:
-            write_atomically(path, lines)
-    try:
-        yield
-    finally:
-        if not (run / RECORD).exists():
-            path.unlink(missing_ok=True)
-
-
-class _Run(NamedTuple):
-    """A run whose processes are up."""
-
-    config: BroRLConfig
-    inputs: Inputs
-    actors: Actors
-    trainer: BroRLTrainer
+def _drop_rows(run: Path) -> None:
+    """Remove the questions again unless the folder has a run."""
+    if not (run / RECORD).exists():
+        (run / ROWS).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def _opened(config: BroRLConfig, line: CommandLine, on_stage: OnStage | None) -> Iterator[_Run]:
+def _opened(config: BroRLConfig, line: CommandLine, on_stage: OnStage | None) -> Iterator[Opened]:
     """Start a run that was checked, or resume it, and end its processes when the context ends."""
     console, start = Console(), time.monotonic()
-    with _Stages(console, on_stage) as watch:
+    with StageReport(console, on_stage) as watch:
         config, model_folder = sized(config, console)
         inputs = read_inputs(config, model_folder, watch)
         stop, heartbeat = StopRequest(config.trainer.time_limit_s), Heartbeat(Timeline(config.timeline.enabled))
         with opened(config, line, inputs, watch, stop, heartbeat) as (actors, trainer):
             watch.close()
             console.line(f"ready after {time.monotonic() - start:.0f} s ({watch.summary()})")
-            yield _Run(config, inputs, actors, trainer)
-
-
-class _Stages(StageReport):
-    """A report of the start that a program hears, too."""
-
-    def __init__(self, console: Console, on_stage: OnStage | None) -> None:
-        super().__init__(console)
-        self._on_stage = on_stage or (lambda name, seconds: None)
-
-    @contextlib.contextmanager
-    def measure(self, name: str) -> Iterator[None]:
-        self._on_stage(name, None)
-        with super().measure(name):
-            yield
-        self._on_stage(name, self.seconds[name])
+            yield config, inputs, actors, trainer

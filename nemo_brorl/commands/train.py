@@ -114,12 +114,7 @@ def read_inputs(config: BroRLConfig, model_folder: Path, watch: StageReport) -> 
 
 @contextlib.contextmanager
 def opened(
-    config: BroRLConfig,
-    line: CommandLine,
-    inputs: Inputs,
-    watch: StageReport,
-    stop: StopRequest,
-    heartbeat: Heartbeat,
+    config: BroRLConfig, line: CommandLine, inputs: Inputs, watch: StageReport, stop: StopRequest, heartbeat: Heartbeat
 ) -> Iterator[tuple[Actors, BroRLTrainer]]:
     """Start the processes of a run, which end with the context, and resume it from its newest checkpoint."""
     from nemo_brorl.commands import wiring

@@ -20,6 +20,8 @@ SAY_S = 8.0  # seconds between two lines about a stage in a file
 CLOSING_S = 5.0  # seconds from a signal until a start that cannot be closed in order is ended by force
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
+OnStage = Callable[[str, float | None], None]  # gets a stage's name; None at its begin, and its seconds at its end
+
 
 class StageReport(Stopwatch):
     """A stopwatch for the stages of a command, which shows them: one live line on a terminal, or lines in a file.
@@ -27,9 +29,10 @@ class StageReport(Stopwatch):
     A context manager. A thread redraws the line, because the main thread is busy or waits for other processes.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, on_stage: OnStage | None = None) -> None:
         super().__init__()
         self.console = console
+        self.on_stage = on_stage or (lambda name, seconds: None)
         self._running: tuple[str, float] | None = None  # name of the stage, and when it began (time.monotonic())
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._tell, name="stage report", daemon=True)
@@ -56,11 +59,13 @@ class StageReport(Stopwatch):
         self._running = (name, time.monotonic())
         if not self.console.draws_progress:
             self.console.note(f"  {name} …")
+        self.on_stage(name, None)
         try:
             with super().measure(name):
                 yield
         finally:
             self._running = outer
+        self.on_stage(name, self.seconds[name])
 
     def text(self, now: float) -> str:
         """Return the stages so far that took half a second or more as one line. `now`: time.monotonic()."""

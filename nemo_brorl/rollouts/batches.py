@@ -86,16 +86,9 @@ class Batches:
             self.sampler.console.line(change)
         carry_over.take_completed()
         metrics = group_metrics(groups, self.schedule.stage.num_per_prompt, sampling.teaching)
-        return FilledBatch(
-            batch=batch,
-            sampled=tuple(groups),
-            withdrawn=(),
-            loss_scale=sampling.share_of_step(batch),
-            metrics={**metrics, **sampling.metrics(), **carry_over.metrics()},
-            generate_s=seconds,
-            reward_s=0.0,
-            failures=tuple(FailureCount(groups).lines()),
-        )
+        metrics |= {**sampling.metrics(), **carry_over.metrics()}
+        failures = tuple(FailureCount(groups).lines())
+        return FilledBatch(batch, tuple(groups), (), sampling.share_of_step(batch), metrics, seconds, 0.0, failures)
 
     def fill_during_update(self, policy: Policy, plan: UpdatePlan, version: int) -> UpdateReport:
         """Run the policy update while rollouts for the next training batch are sampled.

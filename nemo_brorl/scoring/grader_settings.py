@@ -12,7 +12,7 @@ from brorl_graders.base.names import Names, fingerprint
 from brorl_graders.base.payload import Deadlines
 from brorl_graders.base.settings import CodeLimits, Endpoint, ServiceLimits, is_address
 from brorl_graders.environments.host import HostLimits
-from brorl_graders.given import kept
+from brorl_graders.given import kept_reward
 from brorl_graders.services.remote_scores import FOLDER
 from brorl_graders.verifiers.code import code
 from brorl_graders.verifiers.registry import use_names
@@ -42,7 +42,7 @@ def names_of(config: BroRLConfig) -> Names:
         endpoints=_endpoints(config),
         environments={name: tuple(sorted(known)) for name, known in environments.items()},
         variables=tuple(config.rewards.environment_variables),
-        given=kept(),
+        given=kept_reward(),
     )
 
 

@@ -98,7 +98,8 @@ class BroRLTrainer:
         if self.handover.version != self.version:
             # The run was resumed, and nobody has called `begin`.
             self.begin()
-        if not self.validations.history:
+        # A loop of the user's own, which this one goes on from, validates nothing.
+        if not self.validations.history and self.step_number == 0:
             self.observers.step_begins(self.step_number)
             self.validate()
             self.row.write(self.step_number)

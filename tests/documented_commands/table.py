@@ -99,8 +99,8 @@ assert score({"answer": "5"}, "It is 5.") == (1.0, "right")
 '"""),
     Row("PYTHONPATH=. brorl train --config-name your_model policy.model=MODEL data.source=jsonl *", IS_SMALL,
         add=STEP),
-    Row("groups = sample_batch(config, inputs.prompts, sampler) *", "test_documents.py finds it in examples/rl_loop.py",
-        save_as="loop.py", is_run=False),
+    Row("with Session(recipe=recipe, settings=line.overrides) as session:",
+        "test_documents.py finds it in examples/rl_loop.py", save_as="loop.py", is_run=False),
     Row("brorl base --config-name smollm2_sft", IS_SMALL, add="sft.max_steps=1 sft.batch_size=4 sft.val_examples=4 "
         "sft.max_tokens=256 policy.data_parallel_size=1"),
     Row("brorl try --config-name smollm2_cpu", "README tries another recipe", values={"brorl try": "brorl doctor"}),
@@ -157,6 +157,14 @@ game = GuessTheNumber()
 game.reset(game.task(seed=41), seed=0)
 assert [game.step(Action(text)).terminated for text in ("7", "42")] == [False, True]
 '"""),
+    Row("# my_sums.py", save_as="my_sums.py", instead="""python -c '
+from my_sums import questions, reward
+assert reward(questions[0], "1+1=2+2=4<answer>4</answer>") == 1.0
+'"""),
+    Row("# my_training.py", "its command is next", save_as="my_training.py", instead="test -f my_sums.py"),
+    Row("python my_training.py", says="rewards [", leaves="runs/from_python/hf/model.safetensors"),
+    Row("# my_loop.py", "its command is next", save_as="my_loop.py", instead="test -f my_sums.py"),
+    Row("python my_loop.py", says="step 2 0.", leaves="runs/own_loop/weights/model.safetensors"),
     Row("from openai import AsyncOpenAI", save_as="my_agent.py", instead="PYTHONPATH=. python -c 'import my_agent'"),
     Row("PYTHONPATH=. brorl train * data.environment=agent *", IS_SMALL,
         add=f"{STEP} exp_manager.explicit_log_dir=runs/agent"),

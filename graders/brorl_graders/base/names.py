@@ -72,7 +72,7 @@ def allow(names: Names) -> None:
     """Let this process, and those that it starts from now on, use the names in `names` and no others.
 
     The names are those of verifiers, endpoints and environments. Child processes learn that there is an endpoint of a
-    name, and neither its address nor its key. A given reward function goes over the channel of a fork server.
+    name, and neither its address nor its key.
     """
     endpoints = {name: Endpoint(name=name, url="") for name in names.endpoints}
     text = json.dumps(asdict(replace(names, endpoints=endpoints, given=None)))

@@ -157,7 +157,7 @@ class ForkServer:
             raise ResourceError(f"the verifier process did not start: {self._describe_exit()}") from error
         assert first_message == READY, "the first word of a fork server"
         if (given := allowed().given) is not None:
-            self.call_function("brorl_graders.given:keep", given)
+            self.call_function("brorl_graders.given:keep_reward", given)
 
     def _receive_reply(self, control: Connection) -> Any:
         if not control.poll(ANSWER_LIMIT_S):

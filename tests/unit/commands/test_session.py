@@ -22,6 +22,7 @@ from nemo_brorl.config.load import CommandLine, load_config, to_yaml
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import BroRLError, CheckpointError, ConfigError, DataError, VerifierError
+from nemo_brorl.core.start_report import OnStage, StageReport
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.prompts.sources import Sources
 from nemo_brorl.prompts.stream import PromptStream
@@ -153,8 +154,9 @@ def test_a_model_that_is_no_folder_and_a_row_without_a_question_end_before_ray_s
 
 
 def test_a_loop_of_ones_own_does_not_overlap_sampling_and_training(tmp_path: Path) -> None:
+    settings = {"rollouts.overlap": True, "dynamic_sampling.max_staleness": 1}
     with pytest.raises(ConfigError, match=r"rollouts\.overlap=true is for `train`"):
-        Session(MODEL, right, ROWS, {"rollouts.overlap": True}, run=tmp_path / "run")
+        Session(MODEL, right, ROWS, settings, run=tmp_path / "run")
 
 
 STAGES: list[tuple[str, float | None]] = []
@@ -167,15 +169,15 @@ def on_fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 
     def make(verifier: FakeVerifier | None = None, reward: Any = right, **settings: Any) -> Session:
         @contextlib.contextmanager
-        def opened(config: BroRLConfig, line: CommandLine, on_stage: front_door.OnStage) -> Iterator[Any]:
-            with front_door._Stages(Console(), on_stage).measure("engines"):
+        def opened(config: BroRLConfig, line: CommandLine, on_stage: OnStage) -> Iterator[Any]:
+            with StageReport(Console(), on_stage).measure("engines"):
                 trainer = make_trainer(tmp_path / "run", small_config(max_steps=9), verifier=verifier)
             sinks = MetricFan([])
             trainer.row.sink = sinks
             resume(trainer, sinks, tmp_path / "run", Console())
             tokenizer = SimpleNamespace(prompt_ids=lambda text, system: [1] * len(text), decode=str)
             try:
-                yield SimpleNamespace(config=config, inputs=SimpleNamespace(tokenizer=tokenizer), trainer=trainer)
+                yield config, SimpleNamespace(tokenizer=tokenizer), None, trainer
             finally:
                 (tmp_path / "ended").touch()
 
@@ -231,8 +233,11 @@ def test_a_second_session_waits_for_the_first_to_be_closed(on_fakes: Make, tmp_p
     session = on_fakes()
     with pytest.raises(ConfigError, match="a session is open in this process"):
         on_fakes()
+    session.sample()
     session.close()
     session.close()
+    with pytest.raises(ConfigError, match="this session is closed"):
+        session.sample()
     on_fakes().close()
 
 
