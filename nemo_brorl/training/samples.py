@@ -27,32 +27,22 @@ class Samples(Observer):
 
     def step_ended(self, made: StepMade) -> Mapping[str, float]:
         rows: list[Row] = []
-        shown = slice(self.num_samples)
-        for group, advantages in zip(made.batch.groups[shown], made.batch.advantages[shown], strict=True):
-            row = {
-                "prompt": self.decode(group.prompt.token_ids),
-                "response": self.decode(response_ids(group, 0)),
-                "reward": float(group.rewards[0]),
-                "advantage": float(advantages[0]),
-                "group_mean": float(group.rewards.mean()),
-            }
-            rows.append(row)
+        for group, advantages in zip(made.batch.groups, made.batch.advantages, strict=True):
+            if len(rows) < self.num_samples:
+                row = {"prompt": self.decode(group.prompt.token_ids), **self._response(group)}
+                rows.append({**row, "advantage": float(advantages[0]), "group_mean": float(group.rewards.mean())})
         self._write(f"rollouts/step_{made.step}.jsonl", rows)
         return {}
 
     def validated(self, step: int, groups: Sequence[ScoredGroup]) -> None:
         rows: list[Row] = []
         for group in groups[: self.num_samples]:
-            row = {
-                "step": step,
-                "uid": group.prompt.uid,
-                "question": question_text(group.prompt, self.decode),
-                "response": self.decode(response_ids(group, 0)),
-                "reward": float(group.rewards[0]),
-                "is_right": bool(is_right(group)[0]),
-            }
-            rows.append(row)
+            row = {"step": step, "uid": group.prompt.uid, "question": question_text(group.prompt, self.decode)}
+            rows.append({**row, **self._response(group), "is_right": bool(is_right(group)[0])})
         self._write(f"validations/step_{step}.jsonl", rows)
+
+    def _response(self, group: ScoredGroup) -> Row:
+        return {"response": self.decode(response_ids(group, 0)), "reward": float(group.rewards[0])}
 
     def starved(self, sampled: Sequence[ScoredGroup]) -> None:
         if not sampled:

@@ -200,10 +200,11 @@ def _covered(names: Iterable[str], declared: Mapping[str, str]) -> dict[str, str
 def _curves(run: RunView) -> Part:
     read = read_rows(run.folder)
     steps = [row["step"] for row in read]
-    rows = [{name: as_number(value) for name, value in row.items() if name != "step"} for row in read]
+    rows: list[dict[str, float | None]] = []
     names: dict[str, None] = {}  # ordered by first row
-    for row in rows:
-        names.update(dict.fromkeys(row))
+    for row in read:
+        rows.append({name: as_number(value) for name, value in row.items() if name != "step"})
+        names.update(dict.fromkeys(rows[-1]))
     metrics: dict[str, list[float | None]] = {}
     intervals: dict[str, list[Ends | None]] = {}
     for name in names:
