@@ -14,6 +14,7 @@ import inspect
 import json
 import os
 import pkgutil
+import re
 import signal
 import subprocess
 import sys
@@ -36,6 +37,8 @@ DEADLINE_S = 20.0  # for the import of all names
 WRONG, HERE, UNSEEN = "wrong", "here", "unseen"  # wrong everywhere, no import on this machine, only its source was read
 OURS = ("brorl_graders", "brorl_lab", "brorl_launcher", "nemo_brorl")
 SCORES = "payload, response"  # arguments of a function that scores, which may also have those of other frameworks
+# A function as newcomers write it: by a file or with a dot.
+IN_FILE = re.compile(r"(?P<module>[\w./]+?)(?:\.py:|:|\.)(?P<name>[A-Za-z_]\w*)")
 MAX_TEXT = 300  # characters of an exception's message
 
 
@@ -255,6 +258,12 @@ def _not_built_in(named: NamedCode) -> Fault | None:
     known = [] if named.imported_by == "driver" else [*(VERIFIERS if named.arguments else ENVIRONMENTS)]
     if named.name in known:
         return None
+    if (path := IN_FILE.fullmatch(named.name)) and named.arguments:
+        file = Path(path["module"])
+        module = file.name if file.is_absolute() else ".".join(part for part in file.parts if part != "..")
+        return Fault(
+            f"it is no import path. Set {named.setting}={module}:{path['name']}, with its folder on PYTHONPATH"
+        )
     choices = f"one of {', '.join(known)}, or your own as " if known else ""
     return Fault(f"nothing has this name. Set {choices}package.module:name")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import glob
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ FILE_WORDS = {
     "parquet": "a Parquet file",
     "dataset": "the folder of a Hugging Face dataset on disk",
 }
+ON_A_HUB = re.compile(r"\w+://.*|[\w-]+/[\w-]+")  # an address, or a name such as openai/gsm8k
 MARKS = (-1e9, 1e9)  # full marks, which 32 bits hold
 TEMPLATE_NAMES = ("messages", "tools", "add_generation_prompt")  # what every chat template gets
 SOURCES = ("reasoning_gym", *FILE_WORDS, "environment")
@@ -153,6 +155,11 @@ class SourceConfig:
                 f"{where}.verifier={self.verifier} and {where}.columns.verifier={self.columns.verifier} both say who "
                 "scores a row: set one of them, and null for the other"
             )
+        if self.held_out_path is not None and self.held_out_path == self.path:
+            yield (
+                f"{where}.held_out_path={self.path} is {where}.path, too, and would leave nothing to train on: set "
+                f"{where}.held_out_path=null to hold out a share"
+            )
 
     def missing(self, where: str) -> Iterator[str]:
         """Yield a message for every missing setting or file of a source of questions, whose settings key is `where`."""
@@ -161,7 +168,9 @@ class SourceConfig:
         for name in ("path", "held_out_path"):
             path = getattr(self, name)
             if words is not None and path is not None and not is_there(path, kind):
-                yield f"{where}.{name}={path}: there is no such {kind}; set the path of {words}"
+                download = ". Download it first: hf download --repo-type dataset NAME --local-dir FOLDER"
+                is_name = ON_A_HUB.fullmatch(path) is not None
+                yield f"{where}.{name}={path}: there is no such {kind}; set the path of {words}{download * is_name}"
 
 
 @dataclass

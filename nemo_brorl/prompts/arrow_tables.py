@@ -118,19 +118,26 @@ class ArrowTable(_NumberedRows):
 
 
 class CsvTable(ArrowTable):
-    """Rows of one file of values separated by commas, or by tabs (`.tsv`), held in memory. All values are texts."""
+    """Rows of one file of values separated by commas, semicolons or tabs, held in memory. All values are texts."""
 
     def __init__(self, path: Path) -> None:
         import pyarrow.csv
 
         self.path = path
-        parse = pyarrow.csv.ParseOptions(delimiter="\t" if path.suffix == ".tsv" else ",", newlines_in_values=True)
         with _damage_named(path):
+            with path.open(encoding="utf-8-sig") as file:
+                header = file.readline()
+            delimiter = "\t" if path.suffix == ".tsv" else max(",;\t", key=header.count)
+            parse = pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
             # Types are guessed otherwise, and 007 would be 7.
             names = pyarrow.csv.open_csv(path, parse_options=parse).schema.names
+            twice = next((name for name in names if names.count(name) > 1), None)
+            if twice is not None:
+                raise DataError(f"{path} has two columns {twice!r}: give each a name of its own")
             convert = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.string()))
-            self._table = pyarrow.csv.read_csv(path, parse_options=parse, convert_options=convert)
-        self.columns = names
+            table = pyarrow.csv.read_csv(path, parse_options=parse, convert_options=convert)
+            self._table = table.rename_columns([name.strip() for name in names])
+        self.columns = self._table.schema.names
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.prompts.answer_census import AnswerCensus
 from nemo_brorl.prompts.columns import column_of
-from nemo_brorl.prompts.file_tables import Tables, first_rows, open_tables
+from nemo_brorl.prompts.file_tables import RowTable, Tables, first_rows, open_tables
 from nemo_brorl.prompts.find_files import find_files
 from nemo_brorl.prompts.fingerprints import difference, fingerprint, fingerprint_of_texts
 from nemo_brorl.prompts.levels import TaskLevel
@@ -29,12 +29,15 @@ from nemo_brorl.prompts.question_keys import QuestionKeys, keys_of
 from nemo_brorl.prompts.questions import BadRow, Question, Row, hash_of
 from nemo_brorl.prompts.row_formats import RowFormat, columns_of, row_formats
 from nemo_brorl.prompts.row_questions import is_wanted, question_of
-from nemo_brorl.prompts.row_shapes import Shape, proposal, recognise
+from nemo_brorl.prompts.row_shapes import Shape, proposal, recognise, unread_companions
 from nemo_brorl.types import Bool, Int64, UInt64
 
 log = get_logger(__name__)
 
 NUM_SHOWN = 5  # bad rows that a message lists
+ONE_OBJECT = (
+    "It is one object of JSON: write one object a row, as pandas' to_json(PATH, orient='records', lines=True) does"
+)
 NUM_FOR_SHAPE = 20  # rows by which a layout is recognised
 
 
@@ -206,7 +209,7 @@ def _usable(tables: Tables, reader: RowReader, config: SourceConfig, path: str, 
         first = tables.locate_row(int(rows[found.first_asked[place]]))
         bad.append((int(rows[place]), f"asks the question of {first} and has another answer"))
     _judge(tables, bad, config.max_bad_rows, path, where)
-    census.judge(path, where, is_verifier_chosen=config.verifier is not None)
+    census.judge(path, where, reader.formats[-1].answer, is_verifier_chosen=config.verifier is not None)
     kept = ~(found.is_repeat | found.is_contradiction)
     if not kept.any():
         raise DataError(f"{path} is empty: none of its {len(tables)} rows can be used")
@@ -220,10 +223,11 @@ def formats_of(config: SourceConfig, files: Sequence[Path]) -> tuple[RowFormat, 
     """Return the row formats of a source: those of its settings, or of a public data set whose rows look like these."""
     rows = [row for row in first_rows(files[0], None, NUM_FOR_SHAPE) if isinstance(row, dict)]
     shape = recognise(config, rows)
-    if shape is None:
-        return row_formats(config)
-    formats = row_formats(config, shape.formats)
-    log.info("%s: %s", files[0], Shape(shape.like, formats))
+    formats = row_formats(config, shape.formats if shape else ())
+    if shape is not None:
+        log.info("%s: %s", files[0], Shape(shape.like, formats))
+    for name in unread_companions(rows, formats):
+        log.warning("%s: the model is not shown the column %s. Join it to the question if it needs it", files[0], name)
     return formats
 
 
@@ -244,11 +248,21 @@ def _check_columns(tables: Tables, required: Sequence[set[str]], where: str) -> 
         # Among several formats the user probably means the one with the fewest missing columns.
         lacking = min((columns.difference(there) for columns in required), key=len)
         if lacking:
+            if _is_one_object(part):
+                raise DataError(f"{part.path} has {', '.join(there)}. {ONE_OBJECT}")
             proposed = proposal(lacking, there, where) or f"{where}.columns, or another {where}.preset"
             raise DataError(
                 f"{part.path} has no column {', '.join(sorted(lacking))}; it has {', '.join(there)}. "
                 f"Say which is which: set {proposed}"
             )
+
+
+def _is_one_object(table: RowTable) -> bool:
+    """Return whether a file of JSON is a single object of lists or mappings, such as columns by their names."""
+    if table.columns is not None or len(table) != 1:
+        return False
+    (row,) = table.read(0, 1)
+    return isinstance(row, dict) and all(isinstance(value, list | dict) for value in row.values())
 
 
 class _Distinct(NamedTuple):
@@ -306,6 +320,7 @@ def _judge(
     shown = "; ".join(f"{tables.locate_row(number)}: {reason}" for number, reason in first)
     if len(bad) > allowed:
         more = "; …" if len(bad) > NUM_SHOWN else ""
+        more += f". {ONE_OBJECT}" if _is_one_object(tables.parts[0]) else ""
         raise DataError(
             f"{path} has rows that cannot be used, more than {where}.max_bad_rows={allowed}: {shown}{more}. "
             f"Fix these rows, or set a larger {where}.max_bad_rows"

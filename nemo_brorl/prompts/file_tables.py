@@ -19,6 +19,7 @@ MAX_START = 4096  # bytes of a file by which its kind is recognised
 JSON_SUFFIXES = (".jsonl", ".json")
 SEPARATED = re.compile(rb"[\w \"-]+(?:,[\w \"-]+)+$")  # a line of column names
 CSV_SUFFIXES = (".csv", ".tsv")
+TABLE_SUFFIXES = (".parquet", ".arrow", *CSV_SUFFIXES)
 BATCH_ROWS = 512  # rows that a scan holds at a time
 COMPRESSED = {  # first bytes of files that must be unpacked, and what unpacks them
     b"\x1f\x8b": "gunzip",
@@ -27,6 +28,15 @@ COMPRESSED = {  # first bytes of files that must be unpacked, and what unpacks t
     b"BZh": "bunzip2",
     b"PK\x03\x04": "unzip",
 }
+OTHER_KINDS = {  # first bytes of other files, and what to do with them
+    b"PAR1": "is a Parquet file: name it .parquet",
+    b"ARROW1": "is an Arrow file: name it .arrow",
+    b"version https://git-lfs": "is a Git LFS pointer: run `git lfs pull` in its folder",
+    b"\xff\xfe": "is UTF-16: write it as UTF-8, as `iconv -f UTF-16 -t UTF-8` does",
+    b"\xfe\xff": "is UTF-16: write it as UTF-8, as `iconv -f UTF-16 -t UTF-8` does",
+}
+ARCHIVES = {".xlsx": "a workbook: save it as CSV", ".npz": "an archive of arrays: write its rows as lines of JSON"}
+OBJECT = re.compile(rb"^\s*[{\[]", re.MULTILINE)
 
 
 class RowTable(Protocol):
@@ -111,24 +121,35 @@ def _open_table(path: Path, columns: Sequence[str] | None) -> RowTable:
 
 
 def _refuse_other_kinds(path: Path) -> None:
-    """Raise DataError for a compressed file, and for one that has values separated by commas under another suffix."""
+    """Raise DataError for a compressed file, and for one of another kind than its suffix says."""
     try:
         with path.open("rb") as file:
-            start = file.readline(MAX_START)
+            start = file.read(MAX_START)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {why_unreadable(error)}") from error
+    if path.suffix in ARCHIVES:
+        raise DataError(f"{path} is {ARCHIVES[path.suffix]}")
+    for mark, words in OTHER_KINDS.items():
+        if start.startswith(mark) and not (path.suffix and words.endswith(path.suffix)):
+            raise DataError(f"{path} {words}")
     for mark, program in COMPRESSED.items():
         if start.startswith(mark):
             raise DataError(f"{path} is compressed: run `{program} {path}`, and set the path of what it writes")
-    line = start.removeprefix(b"\xef\xbb\xbf").strip()
+    text = start.removeprefix(b"\xef\xbb\xbf")
+    line = text.partition(b"\n")[0].strip()
+    shown = line[:60].decode(errors="replace")
     if path.suffix in JSON_SUFFIXES and SEPARATED.match(line):
-        shown = line[:60].decode(errors="replace")
         raise DataError(f"{path} has values separated by commas, its first line is {shown!r}: name the file .csv")
+    if line and path.suffix not in TABLE_SUFFIXES and not OBJECT.search(text):
+        raise DataError(
+            f"{path} begins with {shown!r} and has no objects of JSON: give lines such as "
+            '{"prompt": "2+2?", "answer": "4"}, or a table named .parquet, .arrow, .csv or .tsv'
+        )
 
 
 def first_rows(file: Path, columns: Sequence[str] | None, num: int) -> list[Row]:
     """Return at most `num` rows from the start of a data file, without reading all of it."""
-    if file.suffix in (".parquet", ".arrow", *CSV_SUFFIXES):
+    if file.suffix in TABLE_SUFFIXES:
         tables = open_tables([file], columns)
         num_rows = min(num, len(tables))
         return [tables.row(index) for index in range(num_rows)]

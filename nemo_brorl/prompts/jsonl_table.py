@@ -120,6 +120,8 @@ def parsed_row(line: bytes) -> Row:
     """Return the JSON object in one line of a data file, or a BadRow with the reason why there is none."""
     try:
         row = read_json(line, digits=DIGITS, most_bytes=len(line))
+    except UnicodeDecodeError as error:
+        return BadRow(f"not UTF-8 ({error.reason}): write the file as UTF-8, as `iconv -f LATIN1 -t UTF-8` does")
     except ValueError as error:
         return BadRow(f"not JSON: {error}")
     if not isinstance(row, dict):

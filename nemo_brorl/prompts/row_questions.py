@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import date
 from decimal import Decimal
+from string import ascii_uppercase
 from typing import Any
 
 from brorl_graders import check_payload, runs_own_code
@@ -22,6 +23,7 @@ from nemo_brorl.prompts.row_formats import RowFormat
 
 RESERVED = ("timeout_s", "parts", "mode")  # options of verifiers, which no row sets
 ROLES = ("system", "user", "assistant")
+OTHER_ROLES = {"human": "user", "gpt": "assistant"}  # as ShareGPT has them, with `from` and `value`
 
 Fields = Mapping[str, Any]  # a row that could be read
 
@@ -50,10 +52,13 @@ def question_of(
     try:
         prompt = value_at(row, layout.prompt)
         messages = _with_start(_messages(prompt, layout.prompt), value_at(row, layout.start_path or ""))
+        found = _payload(row, layout)
+        verifier = _name(row, layout.verifier_path) or layout.verifier
+        if verifier == "multiple_choice":
+            messages = _with_options(messages, found.get("choices", options.get("choices")))
         contents = [message["content"] for message in messages if message["role"] != "system"]
         text = "\n\n".join(contents)
-        payload = {**options, "question": text, **_payload(row, layout)}
-        verifier = _name(row, layout.verifier_path) or layout.verifier
+        payload = {**options, "question": text, **found}
         # Verifiers are other processes. Values that JSON cannot represent must be found here, not in the first step.
         check_json(json.dumps(payload).encode(), digits=DIGITS)
         check_payload(verifier, payload)
@@ -130,8 +135,9 @@ def _messages(value: Any, path: str) -> tuple[dict[str, str], ...]:
         raise DataError(f"'{path}' is {shown(value)}; write a text, or a list of messages with role and content")
     messages = []
     for given in value:
-        role = given.get("role")
-        content = given.get("content")
+        role = given.get("role", given.get("from"))
+        role = OTHER_ROLES.get(role, role) if isinstance(role, str) else role
+        content = _joined(given.get("content", given.get("value")))
         message = {"role": role, "content": content}
         if role not in ROLES or not _is_text(content):
             raise DataError(
@@ -143,6 +149,14 @@ def _messages(value: Any, path: str) -> tuple[dict[str, str], ...]:
     if last["role"] != "user" or not last["content"].strip():
         raise DataError(f"'{path}' is {shown(value)}; it must be or end with a non-empty text of the user")
     return tuple(messages)
+
+
+def _joined(content: Any) -> Any:
+    """Return the text of a message's content that is a list of texts, and any other content as it is."""
+    parts = content if isinstance(content, list) else []
+    if parts and all(isinstance(part, Mapping) and part.get("type") == "text" and "text" in part for part in parts):
+        return "".join(str(part["text"]) for part in parts)
+    return content
 
 
 def _as_messages(text: str, path: str) -> Any:
@@ -167,6 +181,15 @@ def _with_start(messages: tuple[dict[str, str], ...], start: Any) -> tuple[dict[
     *others, last = messages
     content = f"{last['content']}\n\nBegin the program with this code:\n```python\n{start}\n```"
     return (*others, {**last, "content": content})
+
+
+def _with_options(messages: tuple[dict[str, str], ...], options: Any) -> tuple[dict[str, str], ...]:
+    """Add the options of a multiple-choice question to it, unless it shows them."""
+    *others, last = messages
+    if not isinstance(options, list) or all(str(option) in last["content"] for option in options):
+        return messages
+    shown = "\n".join(f"{letter}. {option}" for letter, option in zip(ascii_uppercase, options, strict=False))
+    return (*others, {**last, "content": f"{last['content']}\n\n{shown}"})
 
 
 def _is_text(value: Any) -> bool:

@@ -10,9 +10,17 @@ from typing import Any, NamedTuple
 from nemo_brorl.config.data import SourceConfig
 from nemo_brorl.prompts.columns import ABSENT, value_at
 from nemo_brorl.prompts.row_formats import PRESETS, RowFormat
+from nemo_brorl.prompts.row_questions import OTHER_ROLES
 
-PROMPTS = ("prompt", "problem", "question", "query", "instruction", "input", "question_content")
-ANSWERS = ("answer", "expected_answer", "final_answer", "ground_truth", "target", "label", "output", "solution")
+PROMPTS = ("prompt", "problem", "question", "query", "instruction", "input", "question_content", "text")
+ANSWERS = (
+    *("answer", "expected_answer", "final_answer", "ground_truth", "target", "label", "output", "solution", "answers"),
+    *("answerkey", "correct answer", "correct", "completion", "response", "canonical_solution", "chosen"),
+)
+OPTIONS = ("choices", "options")
+TALKS = ("messages", "conversations", "conversation")
+# Columns that a question may need, and that no recognised layout joins to it.
+COMPANIONS = (*OPTIONS, "context", "passage", "body", "input", "document", "article", "image", "images")
 TESTS = ("public_test_cases", "input_output", "test_cases", "tests")
 MARK = re.compile(r"^####", re.MULTILINE)  # GSM8K's mark of the final answer
 MATHEMATICS = re.compile(r"[\d\\]")
@@ -37,7 +45,23 @@ def recognise(config: SourceConfig, rows: Sequence[Mapping[str, Any]]) -> Shape 
     if config.preset != "plain" or columns.prompt is not None or columns.answer is not None or not rows:
         return None
     names = {name.lower(): name for name in reversed(list(rows[0]))}
-    return None if {"prompt", "answer"} <= names.keys() else _like(names, rows)
+    return _with_options(names, rows) or (None if {"prompt", "answer"} <= rows[0].keys() else _like(names, rows))
+
+
+def unread_companions(rows: Sequence[Mapping[str, Any]], formats: Sequence[RowFormat]) -> list[str]:
+    """Return the columns that a question may need and no layout reads. A column `prompt` is taken as whole."""
+    read = set().union(*(layout.columns for layout in formats))
+    there = rows[0] if rows and "prompt" not in read else ()
+    return [name for name in there if name.lower() in COMPANIONS and name not in read]
+
+
+def _with_options(names: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> Shape | None:
+    """Return the layout of questions with options in a column of their own, which the prompt then shows."""
+    prompt, answer, options = _first(names, PROMPTS), _first(names, ANSWERS), _first(names, OPTIONS)
+    if not (prompt and answer and options):
+        return None
+    path = next((path for path in (options, f"{options}.text") if isinstance(value_at(rows[0], path), list)), None)
+    return path and Shape("MMLU and ARC", (RowFormat(prompt, answer, "multiple_choice", {"choices": f"{path}?"}),))
 
 
 def _like(names: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> Shape | None:
@@ -55,8 +79,10 @@ def _like(names: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> Shape 
         return Shape("DeepScaleR and NuminaMath", (RowFormat(names["problem"], path, "math"),))
     if "question" in names and answer:
         return _asked_directly(names["question"], answer, rows)
-    if "messages" in names:
-        return _conversations(names["messages"], answer, rows)
+    if talk := _first(names, TALKS):
+        return _conversations(talk, answer, rows)
+    if {"prompt", "answer"} <= names.keys():
+        return Shape("prompts with answers", (RowFormat(names["prompt"], names["answer"], "exact_match"),))
     return None
 
 
@@ -67,12 +93,15 @@ def proposal(lacking: Collection[str], there: Sequence[str], where: str) -> str:
     if "prompt" in lacking:
         prompt = _first(names, PROMPTS) or there[0]
         names.pop(prompt.lower())
-        words.append(f"{where}.columns.prompt={prompt}")
+        words.append(f"{where}.columns.prompt={_written(prompt)}")
     if "answer" in lacking:
-        # Quotes for the shell around those for the text without characters.
-        answer = _first(names, ANSWERS) or "'\"\"'"
-        words.append(f"{where}.columns.answer={answer}")
+        words.append(f"{where}.columns.answer={_written(_first(names, ANSWERS) or '')}")
     return " ".join(words)
+
+
+def _written(name: str) -> str:
+    """Return a column's name as a shell and Hydra take it."""
+    return name if re.fullmatch(r"[A-Za-z_][\w./-]*", name, re.ASCII) else f"'\"{name}\"'"
 
 
 def _first(names: Mapping[str, str], wanted: Sequence[str]) -> str | None:
@@ -96,9 +125,11 @@ def _asked_directly(question: str, answer: str, rows: Sequence[Mapping[str, Any]
 
 
 def _conversations(messages: str, answer: str | None, rows: Sequence[Mapping[str, Any]]) -> Shape | None:
-    roles = [value_at(row, f"{messages}.-1.role") for row in rows]
-    if roles.count("assistant") > len(rows) / 2:
-        answer = f"final:{messages}.-1.content"
+    is_shared = value_at(rows[0], f"{messages}.-1.from") is not ABSENT
+    role, content = ("from", "value") if is_shared else ("role", "content")
+    roles = [value_at(row, f"{messages}.-1.{role}") for row in rows]
+    if sum(OTHER_ROLES.get(role, role) == "assistant" for role in roles) > len(rows) / 2:
+        answer = f"final:{messages}.-1.{content}"
         answers = [value_at(row, answer) for row in rows]
         return Shape("conversations", (RowFormat(f"asked:{messages}", answer, _verifier_of(answers)),))
     if answer is None:

@@ -130,8 +130,10 @@ class Sources:
         is_held_out = np.isin(file.train.forms, np.concatenate(forms))
         rows = file.train.rows[~is_held_out]
         if len(rows) == 0:
-            num_rows = len(file.train.rows)
-            raise DataError(f"{section.config.path} has no train rows: all of its {num_rows} questions are held out")
+            raise DataError(
+                f"{section.config.path} has no train rows: all of its {len(file.train.rows)} questions are held out. "
+                "Give more questions, or others in data.held_out_path"
+            )
         return FileSource(file.train, rows, order)
 
 

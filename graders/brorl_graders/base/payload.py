@@ -53,12 +53,13 @@ ANSWER = Key("answer", "right answer: a text, a number, or a list of right answe
 def accepted_answers(payload: Payload) -> list[str]:
     """Return `payload["answer"]` as a list of texts, each of which is right.
 
-    The payload has a text, a number, or a list of those.
+    The payload has a text, a number, or a list of those. A number without decimals may be written with and without a
+    point: tables of pandas make 50.0 of 50.
     """
     answer = payload["answer"]
-    if not isinstance(answer, (list, tuple)):
-        return [str(answer)]
-    return [str(item) for item in answer]
+    items = answer if isinstance(answer, (list, tuple)) else [answer]
+    whole = [str(int(item)) for item in items if isinstance(item, float) and item.is_integer()]
+    return [*whole, *map(str, items)]
 
 
 def reference_text(payload: Payload) -> str | None:

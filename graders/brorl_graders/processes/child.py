@@ -44,6 +44,7 @@ FIRST_LANDLOCK = "Linux 5.13"
 MEMORY_LIMIT = 8 * 2**30  # bytes of address space, so that an answer like 9**9**9 fails alone
 PR_SET_PDEATHSIG = 1
 MAX_REPLY = 2**16  # largest reply, in bytes
+LARGEST_SCORE = 3e38
 MAX_WORDS = 2000  # longest reason, in characters
 MAX_ERROR = 240  # longest text of an exception, in characters; its line number follows
 
@@ -197,7 +198,8 @@ def _reply_to(
     try:
         value, reason = score_and_reason(score(payload, text))
         reply = ChildReply(number, value, reason[:MAX_WORDS], None)
-        if not math.isfinite(value):
+        # Rewards have 32 bits. A number that is none is not below the bound, either.
+        if not abs(value) <= LARGEST_SCORE:
             reply = ChildReply(number, 0.0, "", f"the score is {value}", True)
     except VERIFIER_ERRORS as error:
         reply = ChildReply(number, 0.0, "", _describe(error), isinstance(error, OF_MACHINE))

@@ -14,6 +14,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Mapping
 from functools import cache
+from inspect import Parameter
 from typing import Any
 
 from brorl_graders.base.errors import ConfigError
@@ -21,6 +22,12 @@ from brorl_graders.base.payload import Payload, Score, Scored
 
 OTHERS = "(completions, **columns), (data_source, solution_str, ground_truth, extra_info=None)"
 NOT_COLUMNS = ("prompt", "completion", "completions")  # TRL gives these under names of its own
+NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+# Names of a first argument that expects no row of data, but a response, its reference, or a list.
+NO_ROW = (
+    *("response", "completion", "output", "generation", "prediction", "pred", "responses", "outputs", "predictions"),
+    *("answer", "ground_truth", "reference", "gold", "label", "target", "expected", "prompts", "queries", "samples"),
+)
 
 
 class NoScoreError(ValueError):
@@ -36,11 +43,14 @@ def scoring(function: Callable[..., Any]) -> Score:
     known = signature.parameters
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
     arguments_of = _of_trl if "completions" in known else _of_verl if "solution_str" in known else None
+    needed = {name for name, given in known.items() if given.kind in NAMED and given.default is Parameter.empty}
 
     def call(payload: Payload, response: str) -> Any:
         if arguments_of is None:
             return function(payload, response)
         named = arguments_of(payload, response)
+        if lacking := needed - named.keys():
+            raise TypeError(f"it takes {', '.join(sorted(lacking))}, and the row has {', '.join(sorted(payload))}")
         return function(**{name: value for name, value in named.items() if takes_all or name in known})
 
     def score(payload: Payload, response: str) -> Scored:
@@ -53,6 +63,9 @@ def scoring(function: Callable[..., Any]) -> Score:
     try:
         if arguments_of is None:
             signature.bind("payload", "response")
+            first = next(iter(known), "")
+            if first in NO_ROW:
+                raise TypeError(f"its first argument, {first}, gets the row of data")
         elif arguments_of is _of_verl:
             signature.bind(**{name: None for name in _of_verl({}, "") if takes_all or name in known})
     except TypeError as error:

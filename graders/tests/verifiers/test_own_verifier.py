@@ -154,6 +154,8 @@ def fails(payload, response):
         return None
     if response == "infinite":
         return {"score": float("inf")}
+    if response == "large":
+        return 1e300
     return response.txt
 """
 WHY = {
@@ -163,7 +165,8 @@ WHY = {
     "(my_failing.py:22)",
     "none": "NoScoreError: it returned None",
     "infinite": "the score is inf",
-    "other": "AttributeError: 'str' object has no attribute 'txt' (my_failing.py:27)",
+    "large": "the score is 1e+300",
+    "other": "AttributeError: 'str' object has no attribute 'txt' (my_failing.py:29)",
 }
 
 

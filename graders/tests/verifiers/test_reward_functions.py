@@ -99,3 +99,19 @@ def test_other_arguments_are_refused_with_those_that_are_known() -> None:
     for function in (lambda prompt, reply, extra: 1.0, lambda data_source, solution_str, rubric: 1.0, lambda: 1.0):
         with pytest.raises(ConfigError, match=r"completions, \*\*columns.*solution_str"):
             scoring(function)
+
+
+@pytest.mark.parametrize("first", ["response", "completion", "answer", "ground_truth", "prompts"])
+def test_a_first_argument_that_expects_no_row_is_refused_before_it_gets_one(first: str) -> None:
+    scope: dict[str, Any] = {}
+    exec(f"def right({first}, other): return float(other in {first})", scope)
+    with pytest.raises(ConfigError, match=f"its first argument, {first}, gets the row of data"):
+        scoring(scope["right"])
+
+
+def test_a_column_that_the_row_lacks_is_named_with_those_that_it_has() -> None:
+    def reward(completions: Any, ground_truth: Any, **columns: Any) -> list[float]:
+        return [1.0]
+
+    with pytest.raises(TypeError, match="takes ground_truth, and the row has answer, difficulty, prompt, question"):
+        scored(reward)

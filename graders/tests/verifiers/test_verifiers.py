@@ -50,6 +50,12 @@ def test_exact_match_ignores_white_space_only() -> None:
     assert exact_match.score(payload, "New York") == 0.0
 
 
+def test_a_number_without_decimals_is_right_with_and_without_its_point() -> None:
+    assert [exact_match.score({"answer": 50.0}, f"<answer>{text}</answer>") for text in ("50", "50.0")] == [1.0, 1.0]
+    assert [exact_match.score({"answer": 0.5}, f"<answer>{text}</answer>") for text in ("0.5", "0")] == [1.0, 0.0]
+    assert [exact_match.score({"answer": "50.0"}, f"<answer>{text}</answer>") for text in ("50.0", "50")] == [1.0, 0.0]
+
+
 @pytest.mark.parametrize(
     "name",
     ["chain_sum", "spell_backward", "number_sorting", "simple_equations", "base_conversion", "calendar_arithmetic"],

@@ -46,6 +46,6 @@ def test_files_follow_each_other_in_the_order_of_their_names(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ["bad.parquet", "bad.arrow"])
 def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(b"PAR1 this is not what the name says PAR1")
+    (tmp_path / name).write_bytes(b"this is not what the name says")
     with pytest.raises(DataError, match=f"{name} cannot be read"):
         open_tables([tmp_path / name], ["n"])

@@ -120,7 +120,7 @@ def test_a_function_of_the_user_needs_no_answer(tmp_path: Path) -> None:
 def test_worked_solutions_that_a_response_would_have_to_equal_are_refused(tmp_path: Path) -> None:
     rows = [{"prompt": f"{n} + 1?", "answer": f"We add.\nIt is {n + 1}."} for n in range(4)]
     path = write_jsonl(tmp_path / "rows.jsonl", rows)
-    with pytest.raises(DataError, match="4 of 4 answers are worked solutions.*final:COLUMN data.verifier=math"):
+    with pytest.raises(DataError, match="4 of 4 answers are worked solutions.*final:answer data.verifier=math"):
         only_question(path)
     assert only_question(path, verifier="exact_match").payload["answer"].startswith("We add.")
 
