@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, replace
@@ -150,9 +151,8 @@ def _refuse_unsupported(config: Mapping[str, Any], family: Family, path: Path) -
     unsupported = family.unsupported(config)
     if unsupported is not None:
         name, wanted = unsupported
-        raise ModelError(
-            f"{path}: {name}={config[name]!r} is not supported for {config['model_type']}, only {wanted!r}"
-        )
+        given, needed = json.dumps(config[name]), json.dumps(wanted)
+        raise ModelError(f"{path}: {name}={given} is not supported for {config['model_type']}, only {needed}")
     if family.has_window(config):
         raise ModelError(
             f"{path}: some layers see only the last sliding_window={config.get('sliding_window')} tokens "
@@ -163,17 +163,25 @@ def _refuse_unsupported(config: Mapping[str, Any], family: Family, path: Path) -
 
 def _shape_from(config: Mapping[str, Any], family: Family, path: Path) -> ModelShape:
     num_heads, hidden_size = _size(config, path, "num_attention_heads"), _size(config, path, "hidden_size")
+    head_size = _size(config, path, "head_dim", default=max(hidden_size // num_heads, 1))
+    rope = _rope_from(config, family, path)
+    num_rotated = rope.num_rotated(head_size)
+    if num_rotated % 2 or not 0 < num_rotated <= head_size:
+        raise ModelError(
+            f"{path}: {num_rotated} of a head's {head_size} dimensions would rotate (head_dim, partial_rotary_factor), "
+            "which come in pairs"
+        )
     return ModelShape(
         num_layers=_size(config, path, "num_hidden_layers", MAX_LAYERS),
         hidden_size=hidden_size,
         num_heads=num_heads,
         num_key_value_heads=_size(config, path, "num_key_value_heads", default=num_heads),
-        head_size=_size(config, path, "head_dim", default=max(hidden_size // num_heads, 1)),
+        head_size=head_size,
         ffn_size=_size(config, path, "intermediate_size"),
         vocab_size=_size(config, path, "vocab_size"),
         max_positions=_size(config, path, "max_position_embeddings", MAX_POSITIONS),
         norm_epsilon=_finite(config["rms_norm_eps"]),
-        rope=_rope_from(config, family, path),
+        rope=rope,
         has_qkv_bias=family.qkv_bias(config),
         has_qk_norm=family.has_qk_norm,
         is_tied=bool(config.get("tie_word_embeddings", False)),

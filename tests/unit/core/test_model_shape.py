@@ -123,12 +123,18 @@ def test_a_router_that_cannot_be_trained_is_refused(change: dict[str, Any], mess
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"hidden_act": "gelu"}, "hidden_act='gelu' is not supported for qwen2, only 'silu'"),
+        ({"hidden_act": "gelu"}, 'hidden_act="gelu" is not supported for qwen2, only "silu"'),
         (
             {"model_type": "llama", "attention_bias": True},
-            "attention_bias=True is not supported for llama, only False",
+            "attention_bias=true is not supported for llama, only false",
         ),
         ({"rope_scaling": {"rope_type": "dynamic"}}, "rope_type 'dynamic' is not supported"),
+        ({"head_dim": 15}, "15 of a head's 15 dimensions would rotate"),
+        (
+            {"model_type": "glm4", "head_dim": 12, "partial_rotary_factor": 0.25},
+            "3 of a head's 12 dimensions would rotate",
+        ),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5 is not supported"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5 is not supported"),
     ],
 )

@@ -48,6 +48,16 @@ def test_a_file_that_was_cut_short_is_named_with_its_sizes(model: Path) -> None:
     assert "model.safetensors cannot be read" in refusal(model)
 
 
+def test_a_file_that_cannot_be_read_is_named_once(model: Path) -> None:
+    index = model / "model.safetensors.index.json"
+    index.write_text("{")
+    message = refusal(model)
+    assert message.count("cannot be read") == message.count(index.name) == 1
+    index.unlink()
+    (model / "config.json").write_text("[]")
+    assert refusal(model) == f"{model}/config.json cannot be read: it holds a list, not an object"
+
+
 def test_a_git_lfs_pointer_says_what_to_run(model: Path) -> None:
     (model / "model.safetensors").write_text(POINTER)
     assert "run `git lfs pull`" in refusal(model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import torch
 from torch import Tensor
 
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.policy.model.rotary import _rotated, rotate, rotated_at_once, rotation_table
+from nemo_brorl.core.model_shape import Rope
+from nemo_brorl.policy.model.rotary import _rotated, inverse_frequencies, rotate, rotated_at_once, rotation_table
 from tests.support.model_factory import make_config
 
 pytestmark = pytest.mark.numbers
@@ -53,6 +55,16 @@ def test_the_table_has_the_angles_of_every_position() -> None:
     table = rotation_table(3, torch.tensor([1.0, 0.5]), torch.float32)
     angles = torch.tensor([[0.0, 0.0], [1.0, 0.5], [2.0, 1.0]])
     torch.testing.assert_close(table, torch.cat([angles.cos(), angles.sin()], dim=1))
+
+
+def test_a_factor_multiplies_what_rotates_and_nothing_else() -> None:
+    table = rotation_table(2, torch.tensor([1.0, 0.0]), torch.float64, factor=1.5)
+    assert table[1].tolist() == pytest.approx([1.5 * math.cos(1), 1.0, 1.5 * math.sin(1), 0.0])
+
+
+def test_a_half_that_does_not_rotate_has_frequencies_of_zero() -> None:
+    rope = Rope(100.0, rotated_share=0.5)
+    assert inverse_frequencies(rope, 8).tolist() == pytest.approx([1.0, 0.1, 0.0, 0.0])
 
 
 def tensors_of(row: Any) -> list[Tensor]:
