@@ -92,9 +92,10 @@ def absolute_paths(config: BroRLConfig, folder: Path) -> BroRLConfig:
     A job starts in another folder than the command that renders it.
     """
     run_folder = _absolute(config.exp_manager.explicit_log_dir, folder)
-    model = config.policy.model
-    if (folder / Path(model).expanduser()).is_dir():  # otherwise a name on the hub
-        model = _absolute(model, folder)
+    model = _absolute_model(config.policy.model, folder)
+    kl = config.algorithm.kl
+    teacher = kl.teacher and _absolute_model(kl.teacher, folder)
+    teachers = {task: _absolute_model(name, folder) for task, name in kl.teachers.items()}
     domains = []
     for domain in config.data.domains:
         path = _absolute(domain.path, folder)
@@ -107,9 +108,15 @@ def absolute_paths(config: BroRLConfig, folder: Path) -> BroRLConfig:
         config,
         exp_manager=replace(config.exp_manager, explicit_log_dir=run_folder),
         policy=replace(config.policy, model=model),
+        algorithm=replace(config.algorithm, kl=replace(kl, teacher=teacher, teachers=teachers)),
         data=replace(config.data, path=path, held_out_path=held_out_path, domains=domains),
         rewards=replace(config.rewards, code=replace(config.rewards.code, readable=readable)),
     )
+
+
+def _absolute_model(model: str, folder: Path) -> str:
+    # Otherwise it is a name on the hub.
+    return _absolute(model, folder) if (folder / Path(model).expanduser()).is_dir() else model
 
 
 def _absolute(path: Location, folder: Path) -> Location:

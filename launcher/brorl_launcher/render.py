@@ -205,7 +205,9 @@ def _unseen_paths(config: BroRLConfig, site: Site) -> Iterator[str]:
     """Yield a note for each path in the settings that no mount of the container covers."""
     if site.container is None:
         return
-    paths = {"policy.model": config.policy.model}
+    kl = config.algorithm.kl
+    paths = {"policy.model": config.policy.model, "algorithm.kl.teacher": kl.teacher or ""}
+    paths |= {f"algorithm.kl.teachers.{task}": name for task, name in kl.teachers.items()}
     paths["data.path"] = config.data.path or ""
     paths["data.held_out_path"] = config.data.held_out_path or ""
     for index, domain in enumerate(config.data.domains):

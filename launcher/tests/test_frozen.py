@@ -216,6 +216,14 @@ def test_the_name_of_a_model_stays_a_name(tmp_path: Path) -> None:
     assert absolute_paths(config, tmp_path).policy.model == "Qwen/Qwen3-0.6B"
 
 
+def test_teachers_are_found_from_any_folder(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    config = load_config("brorl_cpu", ["algorithm.kl.teacher=model"])
+    assert absolute_paths(config, tmp_path).algorithm.kl.teacher == f"{tmp_path}/model"
+    config = load_config("brorl_cpu", ["algorithm.kl.teachers={a: model, b: Qwen/Qwen3-0.6B}"])
+    assert absolute_paths(config, tmp_path).algorithm.kl.teachers == {"a": f"{tmp_path}/model", "b": "Qwen/Qwen3-0.6B"}
+
+
 def test_the_command_can_be_pasted_into_a_shell() -> None:
     arguments = ["submit", "data.system_prompt='a $b'", "x=[1, 2]"]
     command = shell_command(arguments, Path("/shared/my checkout"))

@@ -23,10 +23,7 @@ TEACHER = "algorithm.kl.teacher"
 
 
 def rank_settings(config: BroRLConfig, is_loaded: bool) -> RankSettings:
-    """Return the settings of policy ranks that read teachers from their folders, of which the hub's are downloaded.
-
-    With `is_loaded` they read none: a checkpoint that is loaded next has the weights. Raises ModelError.
-    """
+    """Return the settings of policy ranks, which read no teacher if a checkpoint is loaded next. Raises ModelError."""
     names = config.algorithm.kl.references
     folders = [None if name is None or is_loaded else resolve_model(config, name, TEACHER) for name in names]
     return replace(RankSettings.from_config(config), references=folders)
@@ -45,7 +42,9 @@ def check_teachers(config: BroRLConfig, folder: Path, tokenizer: ChatTokenizer, 
     """
     teachers = config.algorithm.kl.teachers
     sources = [source for _, source in config.data.sources()]
-    known = {prompt.task for prompt in prompts} | {task.name for source in sources for task in expanded(source.tasks)}
+    known = {prompt.task for prompt in prompts}
+    for source in sources:
+        known |= {task.name for task in expanded(source.tasks)}
     unknown = sorted(teachers.keys() - known)
     # Rows of files further on may have other tasks.
     if unknown and (known.isdisjoint(teachers) or all(source.source not in FILE_WORDS for source in sources)):
