@@ -146,6 +146,8 @@ def verifiers_reward(reward: Reward) -> Callable[[Any, Any], Awaitable[float]]:
             raise ResourceError(f"the response could not be graded: {one.reason}")
         return one.reward
 
+    # The name of the reward in a trace
+    graded.__name__ = reward.__name__
     return graded
 
 

@@ -55,7 +55,7 @@ class TimeOuts:
 
     def is_on_trial(self, task: ScoringTask) -> bool:
         """Return whether the responses of a task must wait for the trial of their question."""
-        known = self._known.get(task.question)
+        known = self._known.get(task.question) if self._known else None
         return known is not None and known.is_on_trial and not task.is_trial
 
     def add(self, task: ScoringTask, index: int) -> None:
@@ -71,7 +71,7 @@ class TimeOuts:
                 f"the verifier {LATE} {task.timeout_s:g} s on {task.num_late} other responses, and scored none",
                 False,
             )
-        known = self._known.get(task.question)
+        known = self._known.get(task.question) if self._known else None
         if known is None or task.is_trial:
             return None
         if known.error:

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 from example import README
-from openrlhf.utils.agent import SingleTurnAgentExecutor
+
+# Importing the folder would import deepspeed. Only its module that loads and calls reward functions is needed.
+spec = find_spec("openrlhf")
+assert spec is not None and spec.submodule_search_locations is not None
+utils = ModuleType("openrlhf.utils")
+utils.__path__ = [f"{spec.submodule_search_locations[0]}/utils"]
+sys.modules["openrlhf.utils"] = utils
+from openrlhf.utils.agent import SingleTurnAgentExecutor  # noqa: E402
 
 [source] = re.findall(r"(?s)### OpenRLHF\n\n```python\n(.*?)```", README.read_text(encoding="utf-8"))
 with tempfile.TemporaryDirectory() as folder:

@@ -14,23 +14,17 @@ class SumData(vf.TaskData):
     answer: str
 
 
-def trace_of(task: vf.Task, reply: str) -> vf.Trace:
-    """Build the trace of an agent that has replied."""
-    trace = vf.Trace.model_construct(task=None, root_reply=reply, rewards={}, metrics={})
-    return trace
-
-
 Sum = run_example("verifiers", {"SumData": SumData})["Sum"]
 task = Sum(SumData(prompt="3 + 4 = ?", answer="7"))
 
 
-async def rewards() -> list[object]:
-    found = []
-    for reply in ("\\boxed{7}", "It is 8."):
-        trace = trace_of(task, reply)
-        await task.score(trace)
-        found.append(trace.rewards)
-    return found
+async def rewards_of(reply: str) -> dict[str, float]:
+    """Score the trace of an agent that has replied."""
+    trace = vf.Trace.model_construct(task=None, root_reply=reply, rewards={}, metrics={})
+    await task.score(trace)
+    return {name: reward.value for name, reward in trace.rewards.items()}
 
 
-print(asyncio.run(rewards()))
+found = [asyncio.run(rewards_of(reply)) for reply in ("\\boxed{7}", "It is 8.")]
+assert found == [{"math": 1.0}, {"math": 0.0}]
+print("rewards of verifiers:", found)
