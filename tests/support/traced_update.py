@@ -66,7 +66,7 @@ def trace(case: Case, watch: FakeValues) -> dict[str, float]:
     layout = layout_of(plan.config)
     tokens = plan.micro.budget
     spread = layout.tensor if layout.sequence_parallel else 1
-    fake_rank.send_to_nobody((tokens // spread, 1, plan.shape.hidden_size))
+    fake_rank.send_to_nobody((tokens // layout.context // spread, 1, plan.shape.hidden_size))
     if plan.shape.moe is not None:
         watch.experts_chosen = plan.shape.moe.experts_per_token / plan.shape.moe.num_experts
 
