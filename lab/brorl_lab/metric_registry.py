@@ -214,7 +214,7 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
             Metric("num_updates", "mini-batches", _COUNT, "Optimizer steps taken"),
             Metric("num_skipped", "mini-batches", "sum of the run", "Steps skipped for a non-finite loss or gradient"),
             Metric("clip_fraction", "share", _TOKENS, "Tokens (gspo: responses, by token) whose ratio was clipped"),
-            Metric("approximate_kl", "nats", _TOKENS, "KL to the policy before the update, by k2, which has no exp"),
+            Metric("approximate_kl", "nats", _TOKENS, "KL to the policy before the update, by k2, without exp"),
             Metric("kl_to_reference", "nats", _TOKENS, "KL to the reference by the estimator of `algorithm.kl`"),
             Metric("importance_weight", "", _TOKENS, "Weight that corrects for the sampler's probabilities; 1: none"),
             Metric("importance_masked", "share", _TOKENS, "Tokens whose weight is 0 (icepop, sequence_mask)"),
