@@ -214,7 +214,7 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
             Metric("num_updates", "mini-batches", _COUNT, "Optimizer steps taken"),
             Metric("num_skipped", "mini-batches", "sum of the run", "Steps skipped for a non-finite loss or gradient"),
             Metric("clip_fraction", "share", _TOKENS, "Tokens (gspo: responses, by token) whose ratio was clipped"),
-            Metric("approximate_kl", "nats", _TOKENS, "KL to the policy before the update, by k2, which has no exp"),
+            Metric("approximate_kl", "nats", _TOKENS, "KL to the policy before the update, by k2, without exp"),
             Metric("kl_to_reference", "nats", _TOKENS, "KL to the reference by the estimator of `algorithm.kl`"),
             Metric("kl_to_teacher", "nats", "mean over tokens with a teacher", "The same of a run with teachers"),
             Metric("kl_to_teacher/{task}", "nats", "mean over trained tokens", "The same of one task's prompts"),

@@ -24,7 +24,7 @@ import numpy as np
 
 from brorl_lab.page import details
 from brorl_lab.page.comparison import compare_runs
-from brorl_lab.page.groups import Columns, StoreTables, group_table, success_rates
+from brorl_lab.page.groups import Columns, StoreTables, group_table, newest_rates, success_rates
 from brorl_lab.page.runs import RunView, overview, settings_table
 from brorl_lab.trace_reader import read_spans, timeline_steps
 from nemo_brorl.core.clock import Stopwatch
@@ -224,6 +224,7 @@ def render_report(runs: Sequence[RunView], max_mib: float, watch: Stopwatch | No
             store = StoreTables(run.folder)
             by_step = store.by_step()
             tables.append(by_step)
+            _put(parts, f"newest/{number}", newest_rates(by_step))
             _put(parts, f"rates/{number}", success_rates(by_step))
             table = group_table(by_step)
             table["unreadable"] = store.unreadable

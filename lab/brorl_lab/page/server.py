@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from brorl_lab.page import details
 from brorl_lab.page.comparison import compare_runs
-from brorl_lab.page.groups import StoreTables, group_table, success_rates
+from brorl_lab.page.groups import StoreTables, group_table, newest_rates, success_rates
 from brorl_lab.page.page import as_json, render_page, timeline, timelines
 from brorl_lab.page.runs import RunView, overview, settings_table
 from nemo_brorl.core.console import get_logger
@@ -125,6 +125,8 @@ def _part_of_run(
 ) -> Part | None:
     folder = watched.run.folder
     match kind, len(numbers):
+        case "newest", 0:
+            return newest_rates(watched.store.by_step())
         case "rates", 0:
             return success_rates(watched.store.by_step())
         case "groups", 0:

@@ -22,6 +22,7 @@ from brorl_lab.page.groups import (
     StoreTables,
     by_size,
     group_table,
+    newest_rates,
     rate_shares,
     success_rates,
 )
@@ -195,3 +196,12 @@ def test_responses_to_read_are_right_and_wrong_alike() -> None:
 
 def test_groups_with_the_rarest_success_of_the_newest_step_come_first(run: Path) -> None:
     assert list(reading_order(StoreTables(run).by_step())) == [(4, 0), (3, 0), (4, 1), (3, 1)]
+
+
+def test_what_n_buys_is_read_from_the_newest_step_alone(run: Path) -> None:
+    by_step = StoreTables(run).by_step()
+    newest, rates = newest_rates(by_step), success_rates(by_step)
+    assert len(rates["steps"]) > 1
+    assert newest["steps"] == rates["steps"][-1:]
+    assert newest["informative"] == rates["informative"][-1:]
+    assert newest_rates({})["steps"] == []

@@ -171,7 +171,7 @@ def test_parts_are_those_of_the_report_and_every_response(port: int, run: Path) 
         return json.loads(body)
 
     written = parts_of(render_report(open_runs([run]), max_mib=5))
-    for name in ("settings", "comparison", "rates/0", "groups/0", "group/0/2/0"):
+    for name in ("settings", "comparison", "newest/0", "rates/0", "groups/0", "group/0/2/0"):
         assert part(name) == written[name]
     assert part("response/0/2/0/3")["pieces"]
 

@@ -43,7 +43,7 @@ async function showCurves() {
     h("p", { class: "soft" }, "± is one standard error. a … b is a 95 % interval, and so is a bar in a chart. A triangle at the edge of a chart marks a value outside it."),
     h("div", { class: "panels" }, panels), anyMetric(overview), runs.map((run) => events(run, runs.length > 1)), runs.map(evaluation));
   for (const [index, run] of runs.entries()) {
-    const rates = await load(`rates/${index}`);
+    const rates = await load(`newest/${index}`);
     if (rates && rates.steps.length) add(bought[index], [h("p", { class: "note" }, runs.length > 1 ? `${run.name}: ` : null, whatNBuys(rates))]);
   }
 }
