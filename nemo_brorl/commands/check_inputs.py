@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,6 +45,7 @@ def check_inputs(
     """
     command_line, file = given_by(line)
     unread = [*unread_settings(config, command_line, file, command), *_unknown_timeouts(config)]
+    unread += _given_twice(line.overrides)
     said = unread[:NUM_SHOWN]
     if len(unread) > NUM_SHOWN:
         said.append(f"{len(unread) - NUM_SHOWN} more settings are not read")
@@ -53,6 +54,13 @@ def check_inputs(
     for text in said:
         log.warning("%s", text)
     return said + _check_files(config) if reads_files else said
+
+
+def _given_twice(overrides: Sequence[str]) -> Iterator[str]:
+    counting = {override.partition("=")[0]: override for override in overrides}
+    for override in overrides:
+        if override != (counts := counting[override.partition("=")[0]]):
+            yield f"{override} is not read: {counts} comes after it"
 
 
 def _unknown_timeouts(config: BroRLConfig) -> Iterator[str]:

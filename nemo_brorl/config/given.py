@@ -38,10 +38,36 @@ def is_whole(path: Path) -> bool:
     return tree is not None and "defaults" not in tree and not _missing(tree)
 
 
+def check_layout(path: Path) -> None:
+    """Raise ConfigError for a YAML file of the user's that names no settings, or whose settings have no effect."""
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, yaml.YAMLError):
+        # Hydra says what is wrong with it.
+        return
+    if not isinstance(tree, dict):
+        held = "nothing" if tree is None else f"a {type(tree).__name__}"
+        raise ConfigError(
+            f"{path} holds {held}, and no settings by their names: write as its first line, for example, "
+            "defaults: [your_model, _self_]"
+        )
+    for key, value in tree.items():
+        section, _, name = str(key).partition(".")
+        if name and "defaults" in tree:
+            raise ConfigError(f"{path}: a key with dots is not read: write {section}: {{{name}: {value}}}")
+        if value is None and section in (field.name for field in dataclasses.fields(BroRLConfig)):
+            raise ConfigError(f"{path}: {section} is empty: write settings below it, or leave it out")
+    defaults = tree.get("defaults")
+    if isinstance(defaults, list) and "_self_" in defaults[:-1]:
+        raise ConfigError(f"{path}: what follows _self_ in defaults replaces the settings of this file: write it last")
+
+
 def check_texts(given: Given) -> None:
-    """Raise ConfigError for a switch or a number that would become the text of a setting, such as "False"."""
+    """Raise ConfigError for a switch or number that would become a text, such as "False", and for an empty path."""
     for key, value in given.items():
         known = settings().get(without_indices(key))
+        if known is not None and known.declared.is_path and value == "":
+            raise ConfigError(f"{key} is an empty text: set a path, or leave it out")
         if known is None or known.annotation not in ("str", "str | None") or known.declared.choices:
             continue
         if isinstance(value, bool | int | float):

@@ -23,6 +23,7 @@ from brorl_graders.base.foreign import RecordError
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import (
@@ -35,12 +36,13 @@ from omegaconf.errors import (
 from nemo_brorl.config.declare import restore_words
 from nemo_brorl.config.environment import marked, num_reads, values_read
 from nemo_brorl.config.former_settings import instead_of
-from nemo_brorl.config.given import Given, check_texts, given_settings, infer_sources, is_whole
+from nemo_brorl.config.given import Given, check_layout, check_texts, given_settings, infer_sources, is_whole
 from nemo_brorl.config.help_pages import help_page
-from nemo_brorl.config.home_folder import expand_homes, with_home
+from nemo_brorl.config.home_folder import expand_homes, quoted, with_home, with_quoted_path
+from nemo_brorl.config.other_trainers import name_elsewhere
 from nemo_brorl.config.rules import check_rules
 from nemo_brorl.config.same_run import RECORD
-from nemo_brorl.config.schema import BroRLConfig, groups, settings, without_indices
+from nemo_brorl.config.schema import BroRLConfig, Setting, groups, settings, without_indices
 from nemo_brorl.config.trackers import LOGGER_KEYS, ExpManagerConfig, with_loggers_beside
 from nemo_brorl.core.console import write_out
 from nemo_brorl.core.errors import ConfigError
@@ -59,6 +61,7 @@ TYPE_WORDS = {
     "list": "a list",
     "dict": "a mapping",
 }
+WORD = r"[A-Za-z0-9_./-]+"  # a text that Hydra takes without quotes
 LOGGER_PATHS = tuple(f"exp_manager.{key}." for key in LOGGER_KEYS)
 SECTIONS = {group.path: group for group in groups() if group.path}
 
@@ -104,6 +107,8 @@ def load_config(
     Raises ConfigError. Its message names the setting, its value, and near matches or what to set instead.
     """
     folder, name, written = hydra_arguments(config_name, overrides, config_path)
+    if folder != shipped_folder():
+        check_layout(folder / f"{name}.yaml")
     try:
         with initialize_config_dir(config_dir=str(folder), version_base=None, job_name="brorl"):
             composed = compose(name, overrides=written)
@@ -243,7 +248,7 @@ def shipped_folder() -> Path:
 
 
 def find_config(config_name: str, config_path: Path | None) -> tuple[Path, str]:
-    """Return the folder and the name, without .yaml, of the configuration that a command line names.
+    """Return folder and name, without .yaml, of the configuration that a command line names by its name or path.
 
     Raises ConfigError, which lists the available names, for a name without a YAML file.
     """
@@ -251,6 +256,9 @@ def find_config(config_name: str, config_path: Path | None) -> tuple[Path, str]:
     if not folder.is_dir():
         raise ConfigError(f"--config-path {config_path}: there is no such folder")
     name = config_name.removesuffix(".yaml")
+    file = Path(f"{name}.yaml").resolve()
+    if "/" in name and config_path is None and file.is_file():
+        return file.parent, file.stem
     if not (folder / f"{name}.yaml").is_file():
         names = sorted(path.stem for path in folder.glob("*.yaml"))
         raise ConfigError(f"--config-name {config_name}: not in {folder}, which has {', '.join(names) or 'no YAML'}")
@@ -264,9 +272,11 @@ def _checked_override(text: str, folder: Path) -> str:
     """
     text = with_home(text)
     try:
-        override = OverridesParser.create().parse_override(text)
+        override = _parsed(text)
     except HydraException as error:
         raise ConfigError(wrong_syntax(text, error)) from error
+    # A value that is a path is taken as it is.
+    text = override.input_line or text
     key = override.key_or_group
     if (folder / key).is_dir():  # the value is one of the YAML files in conf/KEY/
         return text
@@ -276,7 +286,8 @@ def _checked_override(text: str, folder: Path) -> str:
     if override.is_delete():
         raise ConfigError(f"{text}: settings cannot be removed; set {key}=VALUE, with null where the type allows it")
     if override.is_sweep_override():
-        raise ConfigError(f"{text}: sweeps are not run; set a list as {key}=[a,b], or quote a value that holds a comma")
+        written = text.partition("=")[2]
+        raise ConfigError(f"{text}: sweeps are not run; set {_as_list_or_text(key, written)}")
     is_free = is_free_form(key)
     if not is_free and not is_key(key):
         raise ConfigError(unknown_key(key, text))
@@ -284,6 +295,18 @@ def _checked_override(text: str, folder: Path) -> str:
         return f"{key}=null"
     plain = text.lstrip("+")
     return f"++{plain}" if is_free else plain  # Hydra needs ++ to add a name to a mapping
+
+
+def _parsed(text: str) -> Override:
+    """Return an override as Hydra reads it: that of a path with quotes, where it has characters of Hydra's own."""
+    parser = OverridesParser.create()
+    try:
+        override = parser.parse_override(text)
+    except HydraException:
+        if (written := with_quoted_path(text)) == text:
+            raise
+        return parser.parse_override(written)
+    return parser.parse_override(with_quoted_path(text)) if override.is_sweep_override() else override
 
 
 def is_section(key: str) -> bool:
@@ -309,6 +332,8 @@ def unknown_key(key: str, written: str) -> str:
     instead = instead_of(without_indices(key))
     if instead is not None:
         return f"{written}: there is no setting '{key}' any more: {instead}"
+    if elsewhere := name_elsewhere(key):
+        return f"{written}: there is no setting '{key}', {elsewhere}"
     near = near_matches(key)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     return f"{written}: there is no setting '{key}'.{hint} `brorl train --help` lists all settings"
@@ -339,10 +364,35 @@ def wrong_syntax(text: str, error: Exception) -> str:
         near = near_matches(text)
         example = next((name for name in near if name in settings()), "trainer.max_steps")
         return f"{text}: pass a setting as KEY=VALUE, for example {example}={settings()[example].default}"
+    key, _, value = text.partition("=")
+    bare = key.strip().lstrip("-")
+    if bare != key and is_key(bare):
+        return f"{text}: settings have no dashes and no blanks around =: set {bare}={value.strip()}"
+    if setting_of(key) is not None:
+        return f"{text}: Hydra's override syntax needs quotes here: set {_as_list_or_text(key, value)}"
     detail = str(error).splitlines()[:2][-1]  # the first repeats the override
     return (
         f"{text}: not in Hydra's override syntax ({detail}); quote values with special characters, as in 'KEY=\"a, b\"'"
     )
+
+
+def setting_of(key: str) -> Setting | None:
+    """Return the setting that a key of the command line names, or None."""
+    return settings().get(without_indices(key.lstrip("+")))
+
+
+def _as_list_or_text(key: str, value: str) -> str:
+    """Return a setting as a shell and Hydra take it, where its value has characters of Hydra's own."""
+    setting = setting_of(key)
+    kind = re.split(r"[\[ ]", setting.annotation)[0] if setting else "list"
+    if kind == "list":
+        items = value.strip("[]").split(",") if setting else ["a", "b"]
+        value = f"[{','.join(item if re.fullmatch(WORD, item) else quoted(item) for item in items)}]"
+    elif kind == "str":
+        value = quoted(value)
+    else:
+        return f"one value of {key}, {TYPE_WORDS.get(kind, kind)}"
+    return f"'{key}={value}'"
 
 
 def missing_default(error: Exception, folder: Path) -> str:
@@ -405,7 +455,10 @@ def _wrong_type(key: str, error: OmegaConfBaseException) -> str:
         return f"{given}: {_first_line(error)}"
     kind = re.split(r"[\[ ]", setting.annotation)[0]
     nullable = " or null" if "None" in setting.annotation else ""
-    return f"{given} must be {TYPE_WORDS.get(kind, kind)}{nullable}, for example {setting.default}"
+    # A null or an empty list shows nobody what to write.
+    example = f", for example {setting.default}" if setting.default not in ("null", "[]") else ""
+    meaning = "" if example else f" ({setting.declared.meaning})"
+    return f"{given} must be {TYPE_WORDS.get(kind, kind)}{nullable}{example}{meaning}"
 
 
 def _innermost(error: BaseException) -> BaseException:

@@ -157,8 +157,8 @@ def test_answers_that_are_all_equal_or_end_in_a_point_are_named(
     ("row", "proposed"),
     [
         (
-            {"Question": "a", "Correct Answer": "b"},
-            "data.columns.prompt=Question data.columns.answer='\"Correct Answer\"'",
+            {"text": "a", "Correct Answer": "b"},
+            "data.columns.prompt=text data.columns.answer='\"Correct Answer\"'",
         ),
         ({"text": "a", "completion": "b"}, "data.columns.prompt=text data.columns.answer=completion"),
         ({"query": "a", "response": "b"}, "data.columns.prompt=query data.columns.answer=response"),

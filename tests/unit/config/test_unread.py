@@ -110,8 +110,9 @@ def test_a_file_reads_settings_of_files_and_not_those_of_another_kind(tmp_path: 
     path = f"data.path={write_jsonl(tmp_path / 'a.jsonl', plain_rows(2))}"
     assert unread(path, "data.columns.prompt=prompt", "data.only={prompt: q1}", "data.max_bad_rows=1") == []
     assert unread(path, "data.dataset_split=test") == ["data.dataset_split=test is not read: data.source=jsonl"]
-    assert unread(path, f"data.held_out_path={tmp_path / 'a.jsonl'}", "data.held_out_fraction=0.2") == [
-        f"data.held_out_fraction=0.2 is not read: data.held_out_path={tmp_path / 'a.jsonl'}"
+    held_out = f"data.held_out_path={write_jsonl(tmp_path / 'b.jsonl', plain_rows(2))}"
+    assert unread(path, held_out, "data.held_out_fraction=0.2") == [
+        f"data.held_out_fraction=0.2 is not read: {held_out}"
     ]
 
 
