@@ -12,8 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from brorl_graders import boxed_answers
-from brorl_graders.base.answer import without_thinking
+from brorl_graders import boxed_answers, without_thinking
 from brorl_graders.base.foreign import DIGITS, LARGE, read_json
 
 ABSENT = object()

@@ -61,7 +61,11 @@ def _with_options(names: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -
     if not (prompt and answer and options):
         return None
     path = next((path for path in (options, f"{options}.text") if isinstance(value_at(rows[0], path), list)), None)
-    return path and Shape("MMLU and ARC", (RowFormat(prompt, answer, "multiple_choice", {"choices": f"{path}?"}),))
+    return (
+        None
+        if path is None
+        else Shape("MMLU and ARC", (RowFormat(prompt, answer, "multiple_choice", {"choices": f"{path}?"}),))
+    )
 
 
 def _like(names: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> Shape | None:
