@@ -83,8 +83,6 @@ class Family:
         if rotates is None:
             every = config["no_rope_layer_interval"]
             rotates = [(layer + 1) % every for layer in range(num_layers)]
-        if len(rotates) < num_layers:
-            raise ValueError(f"no_rope_layers has {len(rotates)} entries for {num_layers} layers")
         without = tuple(not rotated for rotated in rotates[:num_layers])
         return without if any(without) else ()
 
