@@ -44,7 +44,9 @@ class Family:
     has_interleaved_rope: bool = False  # True: dimensions 2i and 2i + 1 are a pair, and some may not rotate
     has_multipliers: bool = False  # of embeddings, sublayers, attention and logits
     has_layers_without_rope: bool = False  # no_rope_layers lists 0 for a layer that does not rotate
-    window_switch: str = ""  # key without which sliding_window does nothing; empty: its number is enough
+    # Key without which sliding_window does nothing. Without such a key its number is enough, also in families in which
+    # transformers ignores it, because vLLM follows it.
+    window_switch: str = ""
     first_window_layer: str = ""  # key with the first layer that has a window; empty: layer 0
     defaults: Config = field(default_factory=dict)
 
@@ -81,8 +83,6 @@ class Family:
         if rotates is None:
             every = config["no_rope_layer_interval"]
             rotates = [(layer + 1) % every for layer in range(num_layers)]
-        if len(rotates) < num_layers:
-            raise ValueError(f"no_rope_layers has {len(rotates)} entries for {num_layers} layers")
         without = tuple(not rotated for rotated in rotates[:num_layers])
         return without if any(without) else ()
 

@@ -153,6 +153,9 @@ def _refuse_unsupported(config: Mapping[str, Any], family: Family, path: Path) -
         name, wanted = unsupported
         given, needed = json.dumps(config[name]), json.dumps(wanted)
         raise ModelError(f"{path}: {name}={given} is not supported for {config['model_type']}, only {needed}")
+    rotates, num_layers = config.get("no_rope_layers"), config["num_hidden_layers"]
+    if family.has_layers_without_rope and rotates is not None and len(rotates) < num_layers:
+        raise ModelError(f"{path}: no_rope_layers has {len(rotates)} numbers and num_hidden_layers is {num_layers}")
     if family.has_window(config):
         raise ModelError(
             f"{path}: some layers see only the last sliding_window={config.get('sliding_window')} tokens "

@@ -59,12 +59,7 @@ def share_of(
     return tuple(share)
 
 
-def slices_of(
-    kind: str,
-    size: Sequence[int],
-    ranks: int,
-    rank: int,
-) -> list[tuple[slice, ...]]:
+def slices_of(kind: str, size: Sequence[int], ranks: int, rank: int) -> list[tuple[slice, ...]]:
     """Return the slices of a Hugging Face tensor whose rows, one after the other, are the share of a rank."""
     if kind != "fused_gate_up":
         return [share_of(kind, size, ranks, rank)]

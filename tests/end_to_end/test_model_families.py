@@ -149,6 +149,19 @@ def test_a_family_with_layers_of_its_own_learns_the_same_when_ranks_split_them(
             assert curve == pytest.approx(single[name], rel=1e-4), (name, layout)
 
 
+def test_a_checkpoint_of_norms_over_all_heads_continues_when_ranks_no_longer_split_them(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    plans = tuple(make_plan(micro_batches=4, seed=seed) for seed in range(3))
+    whole = run_scenario(Scenario(make_config(), folders["olmo2"], plans=plans))[0].metrics
+    saved = tmp_path / "checkpoint"
+    run_scenario(Scenario(make_config(**TP2), folders["olmo2"], plans=plans[:2], save_to=saved))
+    other_weights = make_model(tmp_path / "other", seed=9, **FAMILIES["olmo2"])
+    loaded = run_scenario(Scenario(make_config(), other_weights, load_from=saved, plans=plans[2:]))[0].metrics
+    for name in ("policy/loss", "policy/grad_norm", "policy/kl_to_reference"):
+        assert loaded[0][name] == pytest.approx(whole[2][name], rel=1e-4), name
+
+
 @pytest.mark.parametrize("layout", TRAINED.values(), ids=TRAINED.keys())
 def test_a_mixture_of_experts_learns_the_same_under_every_layout(
     layout: dict[str, Any], folders: dict[str, Path], single: dict[str, list[float]]

@@ -129,6 +129,15 @@ def test_a_router_that_cannot_be_trained_is_refused(change: dict[str, Any], mess
             "attention_bias=true is not supported for llama, only false",
         ),
         ({"rope_scaling": {"rope_type": "dynamic"}}, "rope_type 'dynamic' is not supported"),
+        ({"mlp_bias": True}, "mlp_bias=true is not supported for qwen2, only false"),
+        (
+            {"model_type": "seed_oss", "attention_out_bias": True},
+            "attention_out_bias=true is not supported for seed_oss, only false",
+        ),
+        (
+            {"model_type": "smollm3", "no_rope_layers": [1, 0]},
+            "no_rope_layers has 2 numbers and num_hidden_layers is 4",
+        ),
         ({"head_dim": 15}, "15 of a head's 15 dimensions would rotate"),
         (
             {"model_type": "glm4", "head_dim": 12, "partial_rotary_factor": 0.25},
