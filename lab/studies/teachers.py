@@ -54,7 +54,7 @@ def num_rollouts(run_folder: Path) -> float:
 
 def one_seed(seed: int, teacher: Path, output: Path, overrides: list[str]) -> dict[str, Any]:
     """Train a student with one seed, and return what it got of the teacher's gain, and its KL by step."""
-    folder = output / "-".join([f"seed_{seed}", *(text.rpartition(".")[2] for text in overrides)])
+    folder = output / "-".join([f"seed_{seed}", *(text.rpartition(".")[2].replace("=", "_") for text in overrides)])
     shared = [f"trainer.seed={seed}", f"exp_manager.explicit_log_dir={folder}"]
     seconds = run("train", *CONFIG, *STUDENT, *overrides, *shared, f"algorithm.kl.teacher={teacher}/hf")
     base = pass_at_1(output / "base")
