@@ -16,7 +16,7 @@ declare -A packages=(
 scratch=$(mktemp -d)
 trap 'rm -r "$scratch"' EXIT
 mkdir "$scratch/source"
-cp -r graders/{brorl_graders,pyproject.toml,README.md} "$scratch/source"
+cp -rL graders/{brorl_graders,LICENSE,pyproject.toml,README.md} "$scratch/source"
 "${PYTHON:-python3}" -m pip wheel -q --no-deps --wheel-dir "$scratch" "$scratch/source"
 cp -r graders/README.md graders/tests "$scratch"
 (($#)) || set -- trl verl verifiers openrlhf openenv

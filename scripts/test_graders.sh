@@ -11,7 +11,7 @@ python=$PWD/.venv-graders/bin/python
 scratch=$(mktemp -d)
 trap 'rm -r "$scratch"' EXIT
 mkdir "$scratch/wheel" "$scratch/graders"
-cp -r graders/{brorl_graders,pyproject.toml,README.md} "$scratch/wheel"
+cp -rL graders/{brorl_graders,LICENSE,pyproject.toml,README.md} "$scratch/wheel"
 cp -r graders/{tests,pyproject.toml} "$scratch/graders"
 cd "$scratch"
 unset PYTHONPATH

@@ -2,7 +2,7 @@
 
     python -m graders.bench.pool_rate [--responses N] [--repeats N]
 
-All responses to a prompt differ. `symbolic` ones are polynomials that sympy compares, `plain` ones are numbers. The
+All responses to a prompt differ. `symbolic` ones are equal polynomials, which sympy compares, `plain` ones numbers. The
 figures are medians, and the pools take turns.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from brorl_graders import Pool
 
 PROMPTS: dict[str, tuple[str, Callable[[int], str]]] = {
-    "symbolic": ("x^2+118x+2185", lambda number: f"It is \\boxed{{(x+{number})(x+{number + 73})}}."),
+    "symbolic": ("(x+23)(x+95)", lambda number: f"It is \\boxed{{x^2+{number + 118}x-{number}x+2185}}."),
     "plain": ("\\frac{1}{3}", lambda number: f"It is \\boxed{{\\frac{{{number}}}{{{3 * number + 1}}}}}."),
 }
 

@@ -367,10 +367,7 @@ def is_foreign(name: str, payload: Payload) -> bool:
 
 
 def answer_reader(name: str, payload: Payload) -> Callable[[str], str | None] | None:
-    """Return a function that reads the answer in a response, or None if no verifier of this payload can read answers.
-
-    In a composition the first part that can read answers does so.
-    """
+    """Return a function that reads the answer in a response, or None if none can be read."""
     part = answering_part(name, payload)
     return None if part is None else partial(part.read, part.payload)
 
