@@ -48,7 +48,7 @@ class HfExport:
             self.params[slot.names[0]] = (slot, param)
         self.groups = groups
         self.entries = self._gather_entries()
-        self.experts: dict[str, list[Tensor]] = {}  # shares of experts' parameters that the stream comes to later
+        self.experts: dict[str, list[Tensor]] = {}  # shares of experts' parameters, gathered and not yet sent
 
     def _gather_entries(self) -> dict[str, _Entry]:
         """Return size, dtype and location of every Megatron parameter, by the name of its first Hugging Face tensor.
@@ -121,7 +121,8 @@ class HfExport:
             own = torch.stack([plain(self.params[other][1]) for other in names if other in self.params])
             dist.all_gather(list(share.chunk(group.size())), own, group=group)
         shares = self._gather_shares(share, entry)
-        return {other: [share[index] for share in shares] for index, other in enumerate(names)}
+        pieces = zip(*shares, strict=True)
+        return {other: list(piece) for other, piece in zip(names, pieces, strict=True)}
 
     def _gather_shares(self, share: Tensor, entry: _Entry) -> list[Tensor]:
         """Return the shares of all ranks that split a parameter. `share` is this rank's, in the stage of `entry`."""
