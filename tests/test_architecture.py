@@ -56,7 +56,6 @@ READS_FILES = {
     "brorl_launcher.doctor.data_files": "the user's own data",
     "brorl_launcher.doctor.job": "what the check has just written",
     "brorl_launcher.doctor.machine": "/sys",
-    "brorl_launcher.doctor.model_files": "the hub's own note of a model's newest revision",
     "brorl_launcher.doctor.versions": "our own source",
     "brorl_launcher.find_run": "settings that a job of the user wrote below the current folder",
     "brorl_launcher.job.ray_node": "logs of the job's own Ray",

@@ -125,7 +125,7 @@ def test_a_longer_validation_takes_longer() -> None:
 def test_the_papers_step_stands_beside_the_plan_of_the_papers_run_and_no_other() -> None:
     assert pytest.approx(3384, abs=1) == PAPER_STEP_S  # 393.9 h, 419 steps
     shown = {name for name in EXPECTED if paper_step_s(plan_of(name)) is not None}
-    assert shown == {"brorl", "brorl_64gpu", "brorl_five_domains", "brorl_on_plateau"}
+    assert shown == {"brorl", "brorl_64gpu", "brorl_64gpu_fast", "brorl_five_domains", "brorl_on_plateau"}
     assert "the paper's step took 3,384 s" in evidence(plan_of("brorl_64gpu"))[0]
 
 

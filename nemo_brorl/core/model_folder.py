@@ -57,7 +57,7 @@ def cached_model(model: str) -> Path | None:
     commit = revision or "main"
     head = cache / "refs" / commit
     if head.is_file():
-        commit = head.read_text(encoding="ascii").strip()
+        commit = record_bytes(head, SMALL).decode("ascii", errors="replace").strip()
     folder = cache / "snapshots" / commit
     return folder if folder.is_dir() else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,8 @@ from nemo_brorl.core.model_shape import ModelShape, hf_shapes
 from nemo_brorl.weights.names import NamedTensors, Slot, SlotParam, local_slots
 from nemo_brorl.weights.parameters import plain
 from nemo_brorl.weights.shares import RankGroups, unpack
+
+_EXPERT = re.compile(r"(?<=\.experts\.)\d+")  # number of an expert in a name
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ class HfExport:
             self.params[slot.names[0]] = (slot, param)
         self.groups = groups
         self.entries = self._gather_entries()
+        self.experts: dict[str, list[Tensor]] = {}  # shares of experts' parameters, gathered and not yet sent
 
     def _gather_entries(self) -> dict[str, _Entry]:
         """Return size, dtype and location of every Megatron parameter, by the name of its first Hugging Face tensor.
@@ -70,8 +74,8 @@ class HfExport:
     def stream(self) -> Iterator[tuple[str, Tensor]]:
         """Yield (Hugging Face name, whole tensor) of every weight on every rank, in the order of `hf_shapes`.
 
-        Only one Megatron parameter is gathered in memory at a time. Collective: every rank must consume the whole
-        stream.
+        One Megatron parameter at a time is gathered in memory, or one of every expert of a layer. Collective: every
+        rank must consume the whole stream.
         """
         ready: dict[str, Tensor] = {}
         for name in hf_shapes(self.shape):
@@ -89,18 +93,39 @@ class HfExport:
     def _collect(self, name: str) -> list[Tensor]:
         """Return all ranks' shares of one Megatron parameter. Collective.
 
-        A share is broadcast over the expert-parallel ranks of its pipeline stage and then over the stages. Then the
-        ranks that split the parameter gather their shares.
+        A share is broadcast over the pipeline stages. Then the ranks that split the parameter gather their shares.
         """
         entry = self.entries[name]
-        is_of_this_stage = entry.stage == self.groups.pipeline.rank()
-        if is_of_this_stage and name in self.params:
+        if entry.slot.is_expert:
+            if name not in self.experts:
+                self.experts |= self._collect_experts(name)
+            return self.experts.pop(name)
+        if entry.stage == self.groups.pipeline.rank():
             _, param = self.params[name]
             share = plain(param).contiguous()
         else:
             share = torch.empty(entry.size, dtype=entry.dtype, device=self.device)
-        if is_of_this_stage and entry.slot.is_expert:
-            _broadcast(share, self.groups.experts, entry.expert_rank)
+        return self._gather_shares(share, entry)
+
+    def _collect_experts(self, name: str) -> dict[str, list[Tensor]]:
+        """Return all ranks' shares of this parameter of every expert in its layer, by name. Collective.
+
+        A mixture has thousands of experts in all. Gathered one by one they would need as many collectives.
+        """
+        entry, group = self.entries[name], self.groups.experts
+        alike = _EXPERT.sub("", name)
+        names = [other for other in self.entries if _EXPERT.sub("", other) == alike]
+        names.sort(key=lambda other: self.entries[other].expert_rank)
+        share = torch.empty((len(names), *entry.size), dtype=entry.dtype, device=self.device)
+        if entry.stage == self.groups.pipeline.rank():
+            own = torch.stack([plain(self.params[other][1]) for other in names if other in self.params])
+            dist.all_gather(list(share.chunk(group.size())), own, group=group)
+        shares = self._gather_shares(share, entry)
+        pieces = zip(*shares, strict=True)
+        return {other: list(piece) for other, piece in zip(names, pieces, strict=True)}
+
+    def _gather_shares(self, share: Tensor, entry: _Entry) -> list[Tensor]:
+        """Return the shares of all ranks that split a parameter. `share` is this rank's, in the stage of `entry`."""
         _broadcast(share, self.groups.pipeline, entry.stage)
         group = self.groups.splitting(entry.slot)
         if group.size() == 1 or entry.slot.kind == "copy":

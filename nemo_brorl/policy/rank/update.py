@@ -157,7 +157,9 @@ class Update:
         if self.is_supervised:
             return old
         if self.takes_sampled:
-            return [[row.sampled_log_probs for row in rows] for rows in mini_batches]
+            for rows, log_probs in zip(mini_batches, old, strict=True):
+                log_probs[:] = (row.sampled_log_probs for row in rows)
+            return old
         # No step has changed the weights when the first mini-batch is trained on, so its training pass gives the old
         # log-probs.
         later = mini_batches[1:]

@@ -17,6 +17,7 @@ from nemo_brorl.core.model_shape import hf_shapes, read_model_shape
 from nemo_brorl.policy.model.model import build_model
 from nemo_brorl.policy.process.device import Device
 from nemo_brorl.policy.process.process_groups import weight_groups
+from nemo_brorl.weights import sending
 from nemo_brorl.weights.reading import load_hf
 from nemo_brorl.weights.sending import HfExport
 from tests.support.model_factory import make_config, make_model
@@ -111,3 +112,22 @@ def test_a_missing_expert_and_one_too_many_are_named(tmp_path: Path, device: Dev
     )
     with pytest.raises(ModelError, match=names):
         round_trip(folder, device)
+
+
+def test_experts_of_a_layer_are_gathered_together(
+    tmp_path: Path, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A collective for the first product of all experts of a layer, and one for the second."""
+    folder = make_model(tmp_path, "qwen3_moe")
+    shape = read_model_shape(folder)
+    gathered: list[int] = []
+    all_gather = sending.dist.all_gather
+
+    def note(parts: Any, own: torch.Tensor, **settings: Any) -> None:
+        gathered.append(len(own))
+        all_gather(parts, own, **settings)
+
+    monkeypatch.setattr(sending.dist, "all_gather", note)
+    round_trip(folder, device)
+    assert shape.moe is not None
+    assert gathered == [shape.moe.num_experts] * 2 * shape.num_layers
