@@ -35,7 +35,7 @@ from nemo_brorl.config.same_run import RECORD, check_same_run, with_sizes_of_run
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import StopRequest, Stopwatch
 from nemo_brorl.core.console import Console, stop_log
-from nemo_brorl.core.errors import ConfigError, DataError
+from nemo_brorl.core.errors import ConfigError, DataError, StarvationError
 from nemo_brorl.core.files import naming, write_atomically
 from nemo_brorl.core.lock import locked
 from nemo_brorl.core.stall_watch import Heartbeat
@@ -90,7 +90,8 @@ class Session:
         """
         self._open: BroRLTrainer | None = None
         self._num_asked = 0
-        self._sampled_s = 0.0  # since the last step
+        self._num_fruitless = 0  # groups since the last step
+        self._sampled_s = 0.0  # the same for seconds of sampling and scoring
         with contextlib.ExitStack() as self._stack:
             texts = [*_texts(settings), *_texts(sections)]
             self.config, line = self._stack.enter_context(_checked(model, reward, data, texts, recipe, run))
@@ -140,9 +141,16 @@ class Session:
         """Train on the informative groups, send the new weights to the engines, and return the metrics of the step.
 
         They are a row of `metrics.jsonl`, too. Without an informative group there is no step, and the result is empty.
+        Raises StarvationError once `dynamic_sampling.max_sampled` times the groups of a step were in vain.
         """
         trainer = self._trainer
         filled = trainer.batches.of_groups(groups, trainer.version, self._sampled_s)
+        self._num_fruitless = 0 if filled.batch else self._num_fruitless + len(groups)
+        if self._num_fruitless > self.config.dynamic_sampling.max_sampled * self.config.rollouts.prompts_per_step:
+            raise StarvationError(
+                f"none of the last {self._num_fruitless} groups is informative: all responses to a question earn the "
+                "same. Choose easier or harder questions, or a larger rollouts.num_per_prompt"
+            )
         if not filled.batch:
             trainer.parts.console.line("no group is informative: no step")
             return {}

@@ -75,7 +75,7 @@ class Batches:
         `seconds`: the time of sampling and scoring.
         """
         carry_over, sampling = self.carry_over, self.carry_over.dynamic_sampling
-        sampling.begin_step(version, len(groups))
+        sampling.begin_step(version, max(len(groups), 1))
         sampling.admit(group.prompt.uid for group in groups)
         for group in groups:
             sampling.offer(group)

@@ -39,7 +39,7 @@ def test_the_notebook_trains_in_a_loop_and_train_goes_on_where_it_ended(tmp_path
     code = cells(NOTEBOOK)
     kernel = subprocess.run(
         [sys.executable, "-c", KERNEL], input=json.dumps(code), cwd=tmp_path, capture_output=True, text=True,
-        timeout=500, check=False, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        timeout=580, check=False, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )  # fmt: skip
     assert kernel.returncode == 0, kernel.stdout[-2000:] + kernel.stderr[-4000:]
     lines = kernel.stdout.splitlines()

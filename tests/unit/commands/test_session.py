@@ -21,7 +21,7 @@ from nemo_brorl.commands.train import resume
 from nemo_brorl.config.load import CommandLine, load_config, to_yaml
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
-from nemo_brorl.core.errors import BroRLError, CheckpointError, ConfigError, DataError, VerifierError
+from nemo_brorl.core.errors import BroRLError, CheckpointError, ConfigError, DataError, StarvationError, VerifierError
 from nemo_brorl.core.start_report import OnStage, StageReport
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.prompts.sources import Sources
@@ -243,8 +243,11 @@ def test_a_second_session_waits_for_the_first_to_be_closed(on_fakes: Make, tmp_p
 
 def test_groups_that_teach_nothing_make_no_step(on_fakes: Make, tmp_path: Path) -> None:
     with on_fakes(FakeVerifier(period=1)) as session:
-        assert session.update(session.sample()) == {}
+        assert session.update(session.sample()) == session.update([]) == {}
         assert (session.step, fake(session._trainer).plans) == (0, [])
+        with pytest.raises(StarvationError, match="none of the last 83 groups is informative"):
+            while session.step < 1:
+                session.update(session.sample(num_prompts=9))
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
