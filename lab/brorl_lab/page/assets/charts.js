@@ -31,10 +31,11 @@ function figure({ title, text, label, wide, height, read, values, head }, draw) 
     if (details.open && details.children.length === 1) details.append(scrolled(`${title}, table`, values()));
   });
   const element = h("figure", { class: wide ? "wide" : null }, h("figcaption", null, h("h3", null, title), text ? h("p", null, text) : null, head), plot, reading, details);
-  const size = () => ({ width: isOnPaper ? (wide ? 660 : 310) : Math.max(220, plot.clientWidth), height: height || (wide ? 300 : 210) });
+  const tall = height || (wide ? 300 : 210);
+  const size = () => (isOnPaper ? { width: wide ? 660 : 310, height: Math.min(tall, 660) } : { width: Math.max(220, plot.clientWidth), height: tall });
   let chart = null;
   const say = (index) => { reading.textContent = ""; if (has(index)) add(reading, [read(index)]); };
-  plot.style.minHeight = `${size().height}px`;
+  plot.style.setProperty("--tall", `${tall}px`);
   // Draw the chart, anew where it is drawn, because its colours are those of the theme.
   const paint = () => {
     if (chart) chart.destroy();
