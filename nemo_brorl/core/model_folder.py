@@ -28,7 +28,8 @@ def local_model(model: str) -> Path | None:
     if folder.is_file():
         raise ModelError(f"policy.model={model} is a file: set the folder that holds it, policy.model={folder.parent}")
     if "://" in model:
-        raise ModelError(f"policy.model={model} is an address: set the name alone, policy.model={_name_in(model)}")
+        name = "/".join(model.split("/")[3:5])
+        raise ModelError(f"policy.model={model} is an address: set the name alone, policy.model={name}")
     is_name = model.count("/") == 1 and not model.startswith((".", "~", "runs/"))
     if is_name and not folder.parent.is_dir():
         return None
@@ -36,11 +37,6 @@ def local_model(model: str) -> Path | None:
         f"policy.model={model}: there is no such folder. `make train` or `brorl base` makes a small model in "
         "sft.new.output; or set policy.model to the folder or name of a Hugging Face model"
     )
-
-
-def _name_in(address: str) -> str:
-    """Return the `owner/name` of a model's page."""
-    return "/".join(address.split("://")[1].split("/")[1:3])
 
 
 def model_object(path: Path) -> dict[str, Any]:
