@@ -54,21 +54,25 @@ TOKENIZERS = (
 
 # A module of reward functions, which all pay 1 for the answer in the response.
 REWARDS = """
+def pays(right, text):
+    return float(str(right) in text)
+
+
 def ours(payload, response):
-    return 1.0 if str(payload["answer"]) in response else 0.0, "looked for it"
+    return pays(payload["answer"], response), "looked for it"
 
 
 def trl(completions, answer, **columns):
     texts = [text if isinstance(text, str) else text[0]["content"] for text in completions]
-    return [float(str(right) in text) for text, right in zip(texts, answer)]
+    return [pays(right, text) for text, right in zip(texts, answer)]
 
 
 def verl(data_source, solution_str, ground_truth, extra_info=None):
-    return {"score": float(str(ground_truth) in solution_str)}
+    return {"score": pays(ground_truth, solution_str)}
 
 
 async def waits(payload, response):
-    return [str(payload["answer"]) in response]
+    return [pays(payload["answer"], response)]
 """
 SIGNATURES = ("ours", "trl", "verl", "waits")
 SIZES = {
