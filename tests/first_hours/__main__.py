@@ -1,8 +1,8 @@
 """Train a tiny model with each of ten shapes of data, and print what a newcomer would notice.
 
-`make test-first-hours`, or `python -m tests.first_hours --only 0 3` for some. Each run has three steps with real engines.
-It prints minutes, warnings and failures ("surprises"), seconds of silence above 10, lines above 80 columns, and the ratio
-of the rehearsal's estimate of a step to the mean of the second and third step, both without validation.
+`make test-first-hours`, or `python -m tests.first_hours --only 0 3` for some. Each run has three steps with engines. It
+prints minutes, warnings and failures ("surprises"), silence above 10 seconds, lines above 80 columns, and the ratio of
+the rehearsal's estimate of a step to the mean of the second and third step, both without validation.
 """
 
 from __future__ import annotations
