@@ -10,6 +10,7 @@
 # make attacks       run 10,000 random attacks on the verifiers in some hours. ARGS="--count 1000 --seed 7" sets number and seed
 # make fuzz          try 10,000 hostile settings, data rows, payloads, answers and run-folder files. ARGS="--examples 1000 --seed 7" sets number and seed
 # make campaign      cause 20 random faults in a small real run, such as kills and full disks. ARGS="--faults 5 --seed 7" sets number and seed
+# make test-first-hours  train a tiny model for three steps with ten shapes of data, and print minutes, surprises, silence and estimates
 # make site          build the documentation as a site in runs/site with mkdocs-material, and fail on a broken link
 # make lint          run ruff, mypy, import-linter, and the style and architecture tests
 #
@@ -54,7 +55,7 @@ $(if $(filter-out $(HOUSES),$(HOUSE)),$(error HOUSE=$(HOUSE): set some of $(HOUS
 TESTS := $(filter $(patsubst %,%/%,$(subst backend,tests,$(filter-out graders,$(HOUSE)))),$(TESTS))
 endif
 
-.PHONY: help env train real-model base test check test-commands test-cluster test-numbers attacks fuzz campaign checkers lint bench docs site clean
+.PHONY: help env train real-model base test check test-commands test-cluster test-numbers test-first-hours attacks fuzz campaign checkers lint bench docs site clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p; /^# \(CONFIG\|HOUSE\|WORKERS\)/s/^# //p' Makefile
@@ -95,6 +96,9 @@ test-commands: env
 
 test-cluster: env
 	$(PYTEST) tests/cluster $(ARGS)
+
+test-first-hours: env
+	OMP_NUM_THREADS=1 $(PYTHON) -m tests.first_hours $(ARGS)
 
 test-numbers: env
 	PYTHONPATH=. $(PYTHON) scripts/test_numbers.py $(ARGS)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from brorl_graders.answers import is_reference as is_reference
     from brorl_graders.answers import reading_of as reading_of
     from brorl_graders.base.answer import boxed_answers as boxed_answers
-    from brorl_graders.base.answer import without_thinking as without_thinking
     from brorl_graders.base.errors import BroRLError, ConfigError, DataError, ResourceError, ServiceError
     from brorl_graders.base.names import Names
     from brorl_graders.base.payload import ENVIRONMENT as ENVIRONMENT
@@ -89,7 +88,7 @@ _PUBLIC = {
 # Names for packages that train with the graders. They may change with the training backend.
 _FOR_TRAINING = {
     "answers": ("answers_of", "is_reference", "reading_of"),
-    "base.answer": ("boxed_answers", "without_thinking"),
+    "base.answer": ("boxed_answers",),
     "base.payload": (
         "ENVIRONMENT",
         "FULL_MARK_KEY",

@@ -35,14 +35,13 @@ from omegaconf.errors import (
 
 from nemo_brorl.config.declare import restore_words
 from nemo_brorl.config.environment import marked, num_reads, values_read
-from nemo_brorl.config.former_settings import instead_of
+from nemo_brorl.config.former_settings import instead_of, name_elsewhere
 from nemo_brorl.config.given import Given, check_layout, check_texts, given_settings, infer_sources, is_whole
 from nemo_brorl.config.help_pages import help_page
 from nemo_brorl.config.home_folder import expand_homes, quoted, with_home, with_quoted_path
-from nemo_brorl.config.other_trainers import name_elsewhere
 from nemo_brorl.config.rules import check_rules
 from nemo_brorl.config.same_run import RECORD
-from nemo_brorl.config.schema import BroRLConfig, Setting, groups, settings, without_indices
+from nemo_brorl.config.schema import BroRLConfig, groups, settings, without_indices
 from nemo_brorl.config.trackers import LOGGER_KEYS, ExpManagerConfig, with_loggers_beside
 from nemo_brorl.core.console import write_out
 from nemo_brorl.core.errors import ConfigError
@@ -368,7 +367,7 @@ def wrong_syntax(text: str, error: Exception) -> str:
     bare = key.strip().lstrip("-")
     if bare != key and is_key(bare):
         return f"{text}: settings have no dashes and no blanks around =: set {bare}={value.strip()}"
-    if setting_of(key) is not None:
+    if without_indices(key) in settings():
         return f"{text}: Hydra's override syntax needs quotes here: set {_as_list_or_text(key, value)}"
     detail = str(error).splitlines()[:2][-1]  # the first repeats the override
     return (
@@ -376,14 +375,9 @@ def wrong_syntax(text: str, error: Exception) -> str:
     )
 
 
-def setting_of(key: str) -> Setting | None:
-    """Return the setting that a key of the command line names, or None."""
-    return settings().get(without_indices(key.lstrip("+")))
-
-
 def _as_list_or_text(key: str, value: str) -> str:
     """Return a setting as a shell and Hydra take it, where its value has characters of Hydra's own."""
-    setting = setting_of(key)
+    setting = settings().get(without_indices(key))
     kind = re.split(r"[\[ ]", setting.annotation)[0] if setting else "list"
     if kind == "list":
         items = value.strip("[]").split(",") if setting else ["a", "b"]

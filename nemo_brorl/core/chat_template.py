@@ -49,6 +49,13 @@ def compile_template(source: str, date: str | None = None) -> jinja2.Template:
         raise ModelError(f"the model's chat template cannot be read: {type(error).__name__}: {error}") from error
 
 
+def names_read(source: str) -> set[str]:
+    """Return the names of the arguments that a chat template reads."""
+    from jinja2.meta import find_undeclared_variables
+
+    return find_undeclared_variables(_environment(_day(None)).parse(_without_generation_tags(source)))
+
+
 def render(
     template: jinja2.Template,
     messages: Sequence[Mapping[str, str]],

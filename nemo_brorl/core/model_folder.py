@@ -29,6 +29,11 @@ def local_model(model: str, setting: str = "policy.model") -> Path | None:
     shipped = Path(sys.prefix, "share/nemo_brorl", model)
     if not folder.is_absolute() and shipped.is_dir():
         return shipped
+    if folder.is_file():
+        raise ModelError(f"{setting}={model} is a file: set the folder that holds it, {setting}={folder.parent}")
+    if "://" in model:
+        name = "/".join(model.split("/")[3:5])
+        raise ModelError(f"{setting}={model} is an address: set the name alone, {setting}={name}")
     is_name = hub_name(model)[0].count("/") == 1 and not model.startswith((".", "~", "runs/"))
     if is_name and not folder.parent.is_dir():
         return None

@@ -113,7 +113,7 @@ def read_model_shape(folder: Path) -> ModelShape:
     """Return the shape of the model in a folder. Raises ModelError when it is missing, unreadable or not supported."""
     path = folder / "config.json"
     if not path.exists():
-        raise ModelError(f"{folder} has no config.json: policy.model must be a Hugging Face model folder")
+        raise ModelError(f"{folder} has no config.json: {_what_instead(folder)}")
     config = model_object(path)
     try:
         family = _family_of(config, path)
@@ -124,6 +124,16 @@ def read_model_shape(folder: Path) -> ModelShape:
         raise ModelError(f"{path} has no {error}: policy.model must be a decoder such as Qwen2 or Llama") from error
     except MALFORMED as error:
         raise ModelError(f"{path} cannot be read: {error}") from error
+
+
+def _what_instead(folder: Path) -> str:
+    """Return what to set, or to do, for a folder without config.json."""
+    if (folder / "adapter_config.json").is_file():
+        return "it holds an adapter (LoRA). Merge it into its model with peft's merge_and_unload, and save that"
+    inside = sorted([*folder.glob("*/config.json"), *folder.glob("*/*/config.json")])
+    if inside:
+        return f"one is below it. Set policy.model={inside[-1].parent}"
+    return "policy.model must be a Hugging Face model folder"
 
 
 def model_family(folder: Path) -> str:
@@ -140,6 +150,9 @@ def _family_of(config: Mapping[str, Any], path: Path) -> Family:
 
 
 def _refuse_unsupported(config: Mapping[str, Any], family: Family, path: Path) -> None:
+    kinds = [str(kind) for kind in config.get("architectures") or ()]
+    if kinds and not any(kind.endswith("ForCausalLM") for kind in kinds):
+        raise ModelError(f"{path}: the weights are of a {kinds[0]}, which writes no text: use one of a …ForCausalLM")
     for name in QUANTISED:
         if config.get(name):
             details = config[name] if isinstance(config[name], dict) else {}
@@ -183,7 +196,7 @@ def _shape_from(config: Mapping[str, Any], family: Family, path: Path) -> ModelS
         ffn_size=_size(config, path, "intermediate_size"),
         vocab_size=_size(config, path, "vocab_size"),
         max_positions=_size(config, path, "max_position_embeddings", MAX_POSITIONS),
-        norm_epsilon=_finite(config["rms_norm_eps"]),
+        norm_epsilon=_positive(config["rms_norm_eps"]),
         rope=rope,
         has_qkv_bias=family.qkv_bias(config),
         has_qk_norm=family.has_qk_norm,
@@ -217,6 +230,13 @@ def _finite(value: Any) -> float:
     number = float(value)
     if not math.isfinite(number):
         raise ValueError(f"{value!r:.40} is no finite number")
+    return number
+
+
+def _positive(value: Any) -> float:
+    number = _finite(value)
+    if number <= 0:
+        raise ValueError(f"{value!r:.40} is not above 0")
     return number
 
 
@@ -258,7 +278,7 @@ def _rope_from(config: Mapping[str, Any], family: Family, path: Path) -> Rope:
     """
     table = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     kind = table.get("rope_type", table.get("type", "default"))
-    base = _finite(table.get("rope_theta", config.get("rope_theta", 10000.0)))
+    base = _positive(table.get("rope_theta", config.get("rope_theta", 10000.0)))
     if kind not in ROPE_TYPES:
         raise ModelError(f"{path}: rope_type {kind!r} is not supported; supported are {', '.join(ROPE_TYPES)}")
     rotated = table.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))

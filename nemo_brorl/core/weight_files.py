@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from brorl_graders.base.foreign import VAST, RecordError, open_record, read_json, record_object
 
+from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import ModelError
 from nemo_brorl.core.files import why_unreadable
 from nemo_brorl.core.model_folder import MAX_JSON
@@ -21,8 +22,15 @@ MAX_HEADER = 1 << 28  # largest safetensors header in bytes
 MAX_NAMED = 4  # faults in one message
 POINTER = b"version https://git-lfs"  # first bytes of a Git LFS pointer
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+TRAINED = ("BF16", "F16", "F32", "F64")
+# Bytes of a number by its type, and the bits that are all set in a NaN or an infinity.
+EXPONENTS = {"BF16": (2, 0x7F80), "F16": (2, 0x7C00), "F32": (4, 0x7F800000)}
+HARMLESS = ("rotary_emb.inv_freq", "masked_bias")  # ends of names of tensors that follow from the config
 BLOCK = 1 << 16  # bytes compared at a time
 MAX_BLOCKS = 4096  # blocks of one tensor that are compared
+
+
+log = get_logger(__name__)
 
 
 class StoredTensor(NamedTuple):
@@ -90,7 +98,12 @@ def weight_faults(folder: Path, shape: ModelShape) -> Iterator[str]:
         except ShardError as error:
             yield f"{path.name} {error}"
             return
-    yield from _misfits(tensors, hf_shapes(shape))
+    shapes = hf_shapes(shape)
+    yield from _misfits(tensors, shapes)
+    yield from _not_trained(tensors)
+    yield from _not_finite(tensors)
+    if unused := [name for name in tensors if name not in shapes and name != HEAD and not name.endswith(HARMLESS)]:
+        log.warning("%s: %d tensors are not used, %s for one", folder, len(unused), unused[0])
     if shape.is_tied and HEAD in tensors and EMBEDDING in tensors and _differ(tensors[HEAD], tensors[EMBEDDING]):
         yield (
             f"{HEAD} differs from {EMBEDDING} although they are tied: write tie_word_embeddings=false into config.json "
@@ -114,10 +127,38 @@ def _misfits(tensors: Mapping[str, StoredTensor], shapes: Mapping[str, tuple[int
     """Yield the tensors that are missing, and those of another size than config.json says."""
     lacking = [name for name in shapes if name not in tensors]
     if lacking:
-        yield f"{len(lacking)} tensors are missing, {lacking[0]} for one"
+        found = next((name for name in tensors if name.endswith(lacking[0]) or lacking[0].endswith(f".{name}")), None)
+        instead = f", and {found} is there: rename the tensors" if found else ""
+        yield f"{len(lacking)} tensors are missing, {lacking[0]} for one{instead}"
     for name, shape in shapes.items():
         if name in tensors and tensors[name].shape != shape:
             yield f"{name} has {_by(tensors[name].shape)} numbers, config.json says {_by(shape)}"
+
+
+def _not_trained(tensors: Mapping[str, StoredTensor]) -> Iterator[str]:
+    """Yield tensors of a type that no weights for training have."""
+    for name, tensor in tensors.items():
+        if tensor.dtype not in TRAINED:
+            yield f"{name} holds {tensor.dtype} numbers, as quantised weights do: training needs bf16, fp16 or fp32"
+            return
+
+
+def _not_finite(tensors: Mapping[str, StoredTensor]) -> Iterator[str]:
+    """Yield tensors that begin with a NaN or an infinity: a model that diverged has them everywhere."""
+    try:
+        import numpy as np
+    except ImportError:
+        # A login node may lack it.
+        return
+    for name, tensor in tensors.items():
+        size, exponent = EXPONENTS.get(tensor.dtype, (0, 0))
+        if size == 0:
+            continue
+        with open_record(tensor.path, VAST) as file:
+            file.seek(tensor.start)
+            found = np.frombuffer(file.read(min(BLOCK, tensor.end - tensor.start)), f"<u{size}")
+        if ((found & exponent) == exponent).any():
+            yield f"{name} holds NaN or infinite numbers: take the weights of an earlier step"
 
 
 def _by(shape: tuple[int, ...]) -> str:

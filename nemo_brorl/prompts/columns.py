@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from brorl_graders import boxed_answers, without_thinking
+from brorl_graders import boxed_answers
 from brorl_graders.base.foreign import DIGITS, LARGE, read_json
 
 ABSENT = object()
@@ -63,7 +63,7 @@ def final_answer(solution: str) -> Any:
     or "answer is". A text without boxes and marks is an answer itself. Answers without a box have at most 200
     characters.
     """
-    solution = without_thinking(solution)
+    solution = solution.rpartition("</think>")[2]
     # Boxes come first, because a solution may say "the answer is" in between but boxes only its end.
     boxes = boxed_answers(solution)
     if boxes:

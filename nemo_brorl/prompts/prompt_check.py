@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nemo_brorl.config.data import DataConfig
+from nemo_brorl.config.data import TEMPLATE_NAMES, DataConfig
 from nemo_brorl.config.rollouts import RolloutsConfig
+from nemo_brorl.core.chat_template import names_read
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import ConfigError, ModelError
 from nemo_brorl.core.template_files import NO_TEMPLATE
@@ -42,6 +43,8 @@ def check_prompts(
     """
     check_stop_tokens(tokenizer, folder)
     tokenizer.with_stops(rollouts.stop_tokens)
+    for text in unread_arguments(tokenizer):
+        log.warning("%s", text)
     prompts = prompts[:NUM_PROMPTS]
     faults = [*template_faults(tokenizer, rollouts), *_faults_of(tokenizer, prompts)]
     faults = faults or differences(tokenizer, folder, prompts)
@@ -73,6 +76,18 @@ def check_stop_tokens(tokenizer: ChatTokenizer, folder: Path) -> None:
             raise ModelError(
                 f"eos_token_id {token_id} of {name} in {folder} is beyond the vocabulary of {size}: set it to "
                 f"{tokenizer.eos_token_id}, the tokenizer's {end}"
+            )
+
+
+def unread_arguments(tokenizer: ChatTokenizer) -> Iterator[str]:
+    """Yield each of `data.template_arguments` that the chat template does not read."""
+    read = names_read(tokenizer.chat_template) if tokenizer.chat_template and tokenizer.template.arguments else set()
+    own = sorted(read - {*TEMPLATE_NAMES, *tokenizer.special_tokens, "raise_exception", "strftime_now"})
+    for name in tokenizer.template.arguments:
+        if name not in read:
+            yield (
+                f"data.template_arguments.{name} is not read by the model's chat template, which takes "
+                f"{', '.join(own) or 'no arguments'}"
             )
 
 

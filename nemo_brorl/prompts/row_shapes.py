@@ -61,11 +61,9 @@ def _with_options(names: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -
     if not (prompt and answer and options):
         return None
     path = next((path for path in (options, f"{options}.text") if isinstance(value_at(rows[0], path), list)), None)
-    return (
-        None
-        if path is None
-        else Shape("MMLU and ARC", (RowFormat(prompt, answer, "multiple_choice", {"choices": f"{path}?"}),))
-    )
+    if path is None:
+        return None
+    return Shape("MMLU and ARC", (RowFormat(prompt, answer, "multiple_choice", {"choices": f"{path}?"}),))
 
 
 def _like(names: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> Shape | None:

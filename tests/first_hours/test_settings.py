@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from nemo_brorl.commands.check_inputs import check_inputs
+from nemo_brorl.config.former_settings import ELSEWHERE
 from nemo_brorl.config.load import CommandLine, load_config
-from nemo_brorl.config.other_trainers import NAMES
 from nemo_brorl.config.schema import settings
 from nemo_brorl.core.errors import ConfigError
 from tests.unit.prompts.files import plain_rows, write_jsonl
@@ -59,9 +59,9 @@ def test_a_value_of_another_kind_is_answered_with_the_meaning_of_the_setting() -
     )
 
 
-@pytest.mark.parametrize("trainer", NAMES)
+@pytest.mark.parametrize("trainer", ELSEWHERE)
 def test_names_of_other_trainers_are_answered_with_ours(trainer: str) -> None:
-    words = NAMES[trainer].split()
+    words = ELSEWHERE[trainer].split()
     for other, ours in zip(words[::2], words[1::2], strict=True):
         assert ours in settings() and other not in settings()
         assert refused(f"{other}=8").endswith(f"which is a name of {trainer}: set {ours}")

@@ -51,10 +51,9 @@ ANSWER = Key("answer", "right answer: a text, a number, or a list of right answe
 
 
 def accepted_answers(payload: Payload) -> list[str]:
-    """Return `payload["answer"]` as a list of texts, each of which is right.
+    """Return `payload["answer"]`, a text, a number, or a list of those, as a list of texts, each of which is right.
 
-    The payload has a text, a number, or a list of those. A number without decimals may be written with and without a
-    point: tables of pandas make 50.0 of 50.
+    50.0, which tables of pandas make of 50, may be written with and without its point.
     """
     answer = payload["answer"]
     items = answer if isinstance(answer, (list, tuple)) else [answer]

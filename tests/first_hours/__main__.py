@@ -1,0 +1,130 @@
+"""Train a tiny model with each of ten shapes of data, and print what a newcomer would notice.
+
+`make test-first-hours`, or `python -m tests.first_hours --only 0 3` for some. Each run has three steps with engines. It
+prints minutes, warnings and failures ("surprises"), silence above 10 seconds, lines above 80 columns, and the ratio of
+the rehearsal's estimate of a step to the mean of the second and third step, both without validation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from nemo_brorl.training.records import read_metrics
+from tests.first_hours.shapes import REWARDS, ROWS, SIGNATURES, SIZES, TOKENIZERS, write_data, write_tokenizer
+
+SILENCE_S = 10.0
+COLUMNS = 80
+LIMIT_S = 900
+SETTINGS = (
+    *("trainer.max_steps=3", "trainer.val_interval=3", "trainer.save_interval=3", "evaluation.num_prompts=1"),
+    *("rollouts.prompts_per_step=2", "rollouts.num_per_prompt=16", "rollouts.max_response_tokens=32"),
+)
+ESTIMATE = re.compile(r"sampling about ([\d,]+) s.*training about ([\d,]+) s")
+STAGES = ("time/collect_s", "time/log_prob_s", "time/update_s", "time/fetch_s")
+
+
+class Noticed(NamedTuple):
+    """What a newcomer notices in one run."""
+
+    name: str
+    code: int
+    minutes: float
+    surprises: list[str]
+    silences: list[float]
+    wide: list[str]
+    ratio: float | None  # estimated over measured seconds of a step; None: a number is missing
+
+
+def write_model(folder: Path, number: int) -> Path:
+    """Write a random model with one of the tokenizers."""
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(number)
+    config = Qwen2Config(**SIZES, tie_word_embeddings=True, bos_token_id=None, eos_token_id=3, initializer_range=0.1)
+    write_tokenizer(folder, number)
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def noticed(root: Path, index: int) -> Noticed:
+    """Train once, and read the lines as they come."""
+    name, number = list(ROWS)[index], index % len(TOKENIZERS)
+    model, data = write_model(root / f"model_{index}", number), write_data(root, name)
+    run = root / f"run_{index}"
+    verifier = f"brought:{SIGNATURES[index % len(SIGNATURES)]}"
+    given = (f"policy.model={model}", f"data.path={data}", f"data.verifier={verifier}")
+    command = [sys.executable, "-m", "nemo_brorl", "train", "--config-name", "your_model", *given, *SETTINGS]
+    variables = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}", "COLUMNS": "80"}
+    start = last = time.monotonic()
+    lines, silences = [], []
+    with subprocess.Popen(
+        [*command, f"exp_manager.explicit_log_dir={run}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**variables, "PYTHONUNBUFFERED": "1"},
+        text=True,
+        errors="replace",
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            now = time.monotonic()
+            if now - last > SILENCE_S:
+                silences.append(now - last)
+            last = now
+            lines.append(line.rstrip())
+            if now - start > LIMIT_S:
+                process.terminate()
+    (root / f"run_{index}.txt").write_text("\n".join(lines))
+    surprises = [line for line in lines if re.search(r"warning|error|Traceback", line, re.IGNORECASE)]
+    wide = [line for line in lines if len(line) > COLUMNS]
+    minutes = (time.monotonic() - start) / 60
+    return Noticed(name, process.returncode, minutes, surprises, silences, wide, _ratio(lines, run))
+
+
+def _ratio(lines: list[str], run: Path) -> float | None:
+    estimate = next(filter(None, map(ESTIMATE.search, lines)), None)
+    rows = [row for row in read_metrics(run / "metrics.jsonl") if "time/update_s" in row] if run.is_dir() else []
+    measured = [sum(row.get(stage, 0.0) for stage in STAGES) for row in rows[1:]]
+    if estimate is None or not measured:
+        return None
+    return sum(int(part.replace(",", "")) for part in estimate.groups()) / (sum(measured) / len(measured))
+
+
+def main() -> int:
+    """Run all shapes, or those of `--only`, and return 1 if a run failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", type=int, nargs="*", default=range(len(ROWS)))
+    parser.add_argument("--folder", type=Path, default=None)
+    options = parser.parse_args()
+    root = options.folder or Path(tempfile.mkdtemp(prefix="first_hours_"))
+    root.mkdir(parents=True, exist_ok=True)
+    # A random model is right by chance: responses of an odd length are.
+    (root / "brought.py").write_text(REWARDS.replace("float(str(right) in text)", "float(len(text) % 2)"))
+    codes = []
+    for index in options.only:
+        seen = noticed(root, index)
+        codes.append(seen.code)
+        ratio = "-" if seen.ratio is None else f"{seen.ratio:.1f}"
+        print(
+            f"{seen.name}: exit code {seen.code}, {seen.minutes:.1f} minutes, {len(seen.surprises)} surprises, "
+            f"silence above {SILENCE_S:.0f} s: {[round(gap) for gap in seen.silences]}, {len(seen.wide)} lines above "
+            f"{COLUMNS} columns, estimate over measured {ratio}",
+            flush=True,
+        )
+        for line in [*dict.fromkeys(seen.surprises), *seen.wide[:3]][:6]:
+            print(f"    {line[:200]}")
+    print(f"the output of each run is in {root}")
+    return int(any(codes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
