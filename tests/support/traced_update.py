@@ -112,6 +112,7 @@ class _UpdatePlan(SimpleNamespace):
     def __init__(self, plan: Plan, num_rows: int) -> None:
         objective = plan.config.algorithm.loss
         super().__init__(version=1, objective=objective, learning_rate=1e-6, loss_scale=1.0, mini_batches=[None] * 2)
+        self.groups = [SimpleNamespace(task="sums")]
         self.num = num_rows
 
     def num_loss_tokens(self, mini_batch: int) -> int:
