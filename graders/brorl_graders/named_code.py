@@ -170,10 +170,7 @@ def _spec_within(module: str, places: Sequence[str]) -> ModuleSpec | None:
 
 
 def source_hashes(folders: Sequence[str]) -> dict[str, str]:
-    """Return hashes of the sources of all functions that may score, by name. They are searched on `sys.path` first.
-
-    A function that a Python program has passed as an object has the hash of its code.
-    """
+    """Return hashes of the sources of all functions that may score, by name. They are searched on `sys.path` first."""
     given = kept_reward()
     hashes = {name: source_hash(name, [*sys.path, *folders]) for name in allowed().verifiers}
     return hashes | ({GIVEN_REWARD: given[1]} if given and GIVEN_REWARD in hashes else {})
