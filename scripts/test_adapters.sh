@@ -6,6 +6,7 @@
 # a GPU to be built: OpenRLHF is installed without its libraries, and the module that loads reward functions runs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+repository=$PWD
 declare -A packages=(
   [trl]="torch==2.13.0 trl==1.16.0"
   [verl]="torch==2.13.0 verl==0.9.1"
@@ -18,7 +19,6 @@ trap 'rm -r "$scratch"' EXIT
 mkdir "$scratch/source"
 cp -rL graders/{brorl_graders,LICENSE,pyproject.toml,README.md} "$scratch/source"
 "${PYTHON:-python3}" -m pip wheel -q --no-deps --wheel-dir "$scratch" "$scratch/source"
-cp -r graders/README.md graders/tests "$scratch"
 (($#)) || set -- trl verl verifiers openrlhf openenv
 for name; do
   "${PYTHON:-python3}" -m venv "$scratch/$name"
@@ -27,6 +27,6 @@ for name; do
   "$python" -m pip install -q --no-compile "${wanted[@]}" "$scratch"/*.whl
   [[ $name != openrlhf ]] || "$python" -m pip install -q --no-deps openrlhf==0.11.2
   echo "== $name"
-  (cd "$scratch" && env -u PYTHONPATH "$python" "tests/frameworks/check_$name.py")
+  (cd "$scratch" && env -u PYTHONPATH "$python" "$repository/tests/frameworks/check_$name.py")
   rm -r "${scratch:?}/$name"
 done

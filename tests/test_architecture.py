@@ -81,6 +81,7 @@ WRITES_TO_THE_TERMINAL = {
     "nemo_brorl.prompts.other_encoding": "answers its parent on a pipe",
     "brorl_launcher.doctor.probe": "answers its parent on a pipe",
     "brorl_graders.__main__": "its two lines are JSON and inert text",
+    "brorl_graders.adapters": "prints its own path or address",
     "brorl_graders.sandbox.peer": "a program's output, into the sandbox's file",
     "brorl_graders.sandbox.trial_program": "answers its parent on a pipe",
 }

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-README = Path(__file__).parents[2] / "README.md"
+README = Path(__file__).parents[2] / "graders" / "README.md"
 
 
 def run_example(framework: str, names: dict[str, Any]) -> dict[str, Any]:
