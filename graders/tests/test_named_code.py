@@ -150,7 +150,7 @@ def test_names_that_are_not_there_are_told_with_those_that_are() -> None:
 
 
 def test_a_file_or_a_dot_for_an_import_path_is_answered_with_the_path_to_set() -> None:
-    words = words_of(*map(verifier, ("good.near", "./good.py:near", "/home/me/good.py:near", "rewards/good.py:near")))
+    words = words_of(*map(verifier, ("good.near", "./good.py:near", "/data/me/good.py:near", "rewards/good.py:near")))
     paths = ["good:near", "good:near", "good:near", "rewards.good:near"]
     wanted = [f"it is no import path. Set data.verifier={path}, with its folder on PYTHONPATH" for path in paths]
     assert words == wanted

@@ -41,7 +41,8 @@ def is_whole(path: Path) -> bool:
 def check_layout(path: Path) -> None:
     """Raise ConfigError for a YAML file of the user's that names no settings, or whose settings have no effect."""
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
+        with path.open(encoding="utf-8-sig") as file:
+            tree = yaml.safe_load(file)
     except (OSError, ValueError, yaml.YAMLError):
         # Hydra says what is wrong with it.
         return
