@@ -1,10 +1,14 @@
 """Count wrong verdicts of verifiers on a corpus of answers whose truth is known.
 
     python graders/bench/grader_corpus.py maths [--cases N] [--pairs N] [--show N]
+    python graders/bench/grader_corpus.py kinds [--cases N] [--seed N] [--show N] [--kinds "looked at"] [--kind NAME]
 
 `maths` draws N right and N wrong responses from `graders/tests/support/math_corpus.py` with its seed and scores them
 with the `math` verifier. `--pairs` also compares the verdicts that need no math-verify with those of math-verify and
 with the truth.
+
+`kinds` draws right and wrong responses of every kind in `graders/tests/support/grader_kinds.py`, and prints the wrong
+verdicts by kind. A third of the kinds is held out: it shows no example, and nobody mends a verifier by it.
 """
 
 from __future__ import annotations
@@ -13,12 +17,15 @@ import argparse
 import time
 from collections import Counter
 
-from brorl_graders.verifiers.math.answer import USUAL, are_equal, score
+from brorl_graders.verifiers import multiple_choice
+from brorl_graders.verifiers.math import answer as maths
+from brorl_graders.verifiers.math.answer import score
+from brorl_graders.verifiers.math.equality import USUAL, are_equal
 from brorl_graders.verifiers.math.library import equal_by_library
 from brorl_graders.verifiers.math.notation import in_one_notation
 from brorl_graders.verifiers.math.reading import read
 
-from graders.tests.support import math_corpus
+from graders.tests.support import grader_kinds, math_corpus
 
 
 def count_wrong_verdicts(num: int, is_right: bool, num_shown: int) -> None:
@@ -77,15 +84,47 @@ def compare_with_library(num: int, num_shown: int) -> None:
         print(f"    {kind}: {number}")
 
 
+def count_by_kind(options: argparse.Namespace) -> None:
+    """Print the wrong verdicts of each drawn kind of answers, and totals of looked-at and held-out kinds."""
+    score_of = {"math": maths.score, "multiple_choice": multiple_choice.score}
+    totals: Counter[str] = Counter()
+    for kind in options.kind or grader_kinds.KINDS:
+        is_held_out = grader_kinds.is_held_out(kind)
+        group = "held out" if is_held_out else "looked at"
+        if options.kinds not in ("all", group):
+            continue
+        for is_right in (True, False):
+            drawn = grader_kinds.cases(kind, options.cases, is_right, options.seed)
+            missed = [case for case in drawn if score_of[case.verifier](case.payload, case.response) != float(is_right)]
+            fault = "right answers that earn nothing" if is_right else "wrong answers that earn"
+            totals[f"{group}: {fault}"] += len(missed)
+            totals[f"{group}: drawn {'right' if is_right else 'wrong'} answers"] += options.cases
+            if missed:
+                print(f"{group}, {kind}: {fault}: {len(missed)} of {options.cases}")
+            for case in [] if is_held_out else missed[: options.show]:
+                print(f"    {case.payload['answer']!r} {case.response!r}")
+    for name, number in sorted(totals.items()):
+        print(f"{name}: {number}")
+
+
 def main() -> None:
-    """Count and print the wrong verdicts of the verifier `math` on right and on wrong responses."""
+    """Count and print the wrong verdicts of the verifiers on right and on wrong responses."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     maths = commands.add_parser("maths")
     maths.add_argument("--cases", type=int, default=10_000)
     maths.add_argument("--pairs", type=int, default=0)
     maths.add_argument("--show", type=int, default=0, help="examples of each kind")
+    kinds = commands.add_parser("kinds")
+    kinds.add_argument("--cases", type=int, default=200, help="right and wrong responses of each kind")
+    kinds.add_argument("--seed", type=int, default=1)
+    kinds.add_argument("--show", type=int, default=0, help="examples of each kind that is not held out")
+    kinds.add_argument("--kinds", choices=("all", "held out", "looked at"), default="all")
+    kinds.add_argument("--kind", action="append", help="only this kind; may be repeated")
     options = parser.parse_args()
+    if options.command == "kinds":
+        count_by_kind(options)
+        return
     for is_right in (True, False):
         count_wrong_verdicts(options.cases, is_right, options.show)
     if options.pairs:

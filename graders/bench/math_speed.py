@@ -1,10 +1,11 @@
 """Mathematical answers scored per CPU second, in this checkout and another one, in one run.
 
-    python graders/bench/math_speed.py [--old FOLDER] [--answers N] [--repeats N]
+    python graders/bench/math_speed.py [--old FOLDER] [--library] [--answers N] [--repeats N]
 
-All pairs of reference and answer differ, so no cached verdict is used. Kinds: `plain` has numbers, fractions, roots and
-intervals in a box, a third of them right. `stated` has the same values after "the answer is". `symbolic` has
-polynomials, and the right ones need sympy. Each measurement has its own process, and the two checkouts take turns.
+All pairs of reference and answer differ, so no cached verdict is used, but for `repeated`. Kinds: `plain` has numbers,
+fractions, roots and intervals in a box, a third of them right. `stated` has the same values after "the answer is".
+`symbolic` has polynomials, and the right ones need sympy. `repeated` has one reference and 21 different answers. Each
+measurement has its own process, and the checkouts take turns, with math-verify as it comes where `--library` asks.
 `bench/verifiers.py` prints these figures too.
 """
 
@@ -33,6 +34,20 @@ for reference, response in pairs:
     earned += answer.score({"answer": reference}, response)
 print(json.dumps([time.process_time() - start, earned / len(pairs)]))
 """
+MEASURE_LIBRARY = """
+import json, logging, sys, time
+from math_verify import parse, verify
+logging.disable(logging.WARNING)
+parse("$1$")
+pairs = json.load(open(sys.argv[1]))
+start = time.process_time()
+earned = 0.0
+for reference, response in pairs:
+    earned += verify(parse(f"${reference}$"), parse(response))
+print(json.dumps([time.process_time() - start, earned / len(pairs)]))
+"""
+LIBRARY = "math-verify"
+NUM_DIFFERENT = 21  # answers to one prompt
 Pair = tuple[str, str]
 
 
@@ -56,6 +71,9 @@ def symbolic_answer(rng: Random) -> tuple[str, str, str]:
 
 def make_pairs(name: str, num: int) -> list[Pair]:
     """Draw `num` random pairs of a reference answer and a response, with answers of the kind `name`."""
+    if name == "repeated":
+        several = make_pairs("plain", NUM_DIFFERENT)
+        return [(several[0][0], several[number % NUM_DIFFERENT][1]) for number in range(num)]
     rng = Random(f"speed of {name}")
     pairs = []
     for number in range(num):
@@ -66,19 +84,19 @@ def make_pairs(name: str, num: int) -> list[Pair]:
     return pairs
 
 
-def measure(pairs: Path, folder: Path) -> tuple[float, float]:
-    """Score pairs of a reference answer and a response with the repository checkout in `folder`.
+def measure(pairs: Path, folder: Path, program: str = MEASURE) -> tuple[float, float]:
+    """Score pairs of a reference answer and a response with the repository checkout in `folder`, or with `program`.
 
     `pairs` is the file that holds the pairs. Returns (CPU seconds, mean reward).
     """
     environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{folder / 'graders'}", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", MEASURE, str(pairs)]
+    command = [sys.executable, "-c", program, str(pairs)]
     printed = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True).stdout
     seconds, mean = json.loads(printed)
     return seconds, mean
 
 
-def compare(old: Path | None, num: int, repeats: int) -> dict[str, dict[str, float]]:
+def compare(old: Path | None, num: int, repeats: int, with_library: bool = False) -> dict[str, dict[str, float]]:
     """Return how many mathematical answers two checkouts of the repository score per CPU second, and the ratio.
 
     The figures are medians, by kind of answers. Without `old`, the folder of the older checkout, only the checkout
@@ -87,8 +105,10 @@ def compare(old: Path | None, num: int, repeats: int) -> dict[str, dict[str, flo
     folders = {"new": ROOT}
     if old is not None:
         folders["old"] = old.resolve()
+    if with_library:
+        folders[LIBRARY] = ROOT
     result = {}
-    for name, size in (("plain", num), ("stated", num), ("symbolic", max(num // 10, 1))):
+    for name, size in (("plain", num), ("stated", num), ("symbolic", max(num // 10, 1)), ("repeated", 2 * num)):
         result[name] = compare_kind(name, size, folders, repeats)
     return result
 
@@ -104,7 +124,8 @@ def compare_kind(name: str, num: int, folders: dict[str, Path], repeats: int) ->
         path = Path(scratch) / "pairs.json"
         path.write_text(json.dumps(make_pairs(name, num)))
         for version in list(folders) * repeats:
-            measured, row[f"mean_reward_{version}"] = measure(path, folders[version])
+            program = MEASURE_LIBRARY if version == LIBRARY else MEASURE
+            measured, row[f"mean_reward_{version}"] = measure(path, folders[version], program)
             seconds[version].append(measured)
     for version, seconds_by_repeat in seconds.items():
         row[version] = num / statistics.median(seconds_by_repeat)
@@ -128,10 +149,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--old", type=Path, help="folder of another checkout")
+    parser.add_argument("--library", action="store_true", help="measure math-verify on the same answers, too")
     parser.add_argument("--answers", type=int, default=2000)
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args(arguments)
-    print_comparison(compare(options.old, options.answers, options.repeats))
+    print_comparison(compare(options.old, options.answers, options.repeats, options.library))
 
 
 if __name__ == "__main__":

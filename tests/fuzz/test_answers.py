@@ -13,7 +13,8 @@ from brorl_graders.environments import tool_calls
 from brorl_graders.verifiers import arithmetic, safe_answer
 from brorl_graders.verifiers.code.code import extract_program
 from brorl_graders.verifiers.math import library, notation, reading, statement, units, value
-from brorl_graders.verifiers.math.answer import USUAL, are_equal, key_of
+from brorl_graders.verifiers.math.answer import key_of
+from brorl_graders.verifiers.math.equality import USUAL, are_equal
 from brorl_graders.verifiers.registry import answer_reader
 from brorl_lab.page.details import shorten
 from hypothesis import given

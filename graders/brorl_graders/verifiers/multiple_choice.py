@@ -42,6 +42,9 @@ MAX_READ = 4000  # characters of a text in which a choice is looked for
 _COMMAND = re.compile(
     r"\\(?:f?boxed|fbox|text(?:bf|it|rm|sf|tt)?|math(?:rm|bf|it|sf|tt)|operatorname|emph)\s{0,4}\{([^{}]*+)\}"
 )
+_NUMBERED = re.compile(
+    r"(?:(?:option|choice|answer)\s)?\(?(?P<number>\d{1,2})\)?(?:[.):]\s*(?P<text>.*))?", re.IGNORECASE
+)
 _SPACING = re.compile(r"\\(?:[,;:! ]|q?quad\b)|~|\$|\\[()\[\]]|</?\w{1,8}>")
 MAX_COMMANDS = 4  # levels of nested commands
 
@@ -49,14 +52,15 @@ MAX_COMMANDS = 4  # levels of nested commands
 _BEFORE = r"(?:(?i:option|choice|answer)\b:?|[\s*_(\[{\"'`])*+"
 _LETTER = re.compile(_BEFORE + r"(?P<letter>[A-Za-z])(?![A-Za-z0-9'’]|[-+=*/^]\s?\w)")
 # A lower-case word after "a", "A" or "I" means that a sentence begins there, except for the words listed here.
-_SENTENCE = re.compile(r"\s+(?!(?:because|since|is|as|which|based|due|given|for)\b)[a-z]")
+_SENTENCE = re.compile(r"\s+(?!(?:because|since|is|as|which|based|due|given|for|rather|instead)\b)[a-z]")
 _ANOTHER = re.compile(  # a letter after the first one: `, B`, `/B`, ` or (B)`, ` B`
     r"[\s)\]}*_.\"'`]{0,8}(?:(?:[,;/&+|]|\b(?:and|or|ou|et|oder|und|o|y)\b)[\s]{0,4}){0,2}"
     r"(?:(?:and|or|option|choice)\b\s{0,4}){0,2}[(\[*\s\"'`]{0,4}"
     r"(?P<letter>[A-Z])(?=[\s)\]}*_.?!\"'`]{0,8}(?:$|[,;/&+|]|\b(?:and|or|ou|et|oder|und|o|y)\b|[A-Z]\b))"
 )
 
-_IS = r"[*_]{0,3}\s{0,4}(?::|(?:is|are|would\sbe|must\sbe|should\sbe|has\sto\sbe)\b)"
+_SURELY = r"(?:\s(?:for\ssure|definitely|clearly|certainly|indeed|surely|therefore|thus))?"
+_IS = rf"[*_]{{0,3}}\s{{0,4}}(?::|(?:is{_SURELY}|are|would\sbe|must\sbe|should\sbe|has\sto\sbe)\b)"
 _WHICH = r"(?:\b(?:the|my|our)\s{1,4})?+(?:\b(?:final|correct|right|best|most\slikely)\s{1,4}){0,3}"
 _NOUN = r"\b(?:answer|option|choice|solution)"
 _MARK = re.compile(
@@ -73,18 +77,21 @@ _MARK = re.compile(
 # A letter with its mark after it: "C is the right answer", "(C) is correct."
 _MARKED = re.compile(
     r"(?P<bracket>\()?\b(?P<letter>[A-Z])\b(?(bracket)\))[*_)]{0,4}\s(?i:is\s(?:therefore\s|thus\s)?"
-    r"(?:the\s(?:final\s|correct\s|right\s|best\s){0,3}(?:answer|option|choice)\b|(?:correct|right)[*_]{0,3}[.!]?\s{0,4}$))",
+    r"(?:the\s(?:final\s|correct\s|right\s|best\s){0,3}(?:answer|option|choice)\b|(?:correct|right)(?:\shere)?[*_]{0,3}[.!]?\s{0,4}$))",
     re.MULTILINE,
 )
 # A sentence that only concludes a letter, with reasons or denied letters after it. Any other word leaves it unread.
 _CONCLUDING = (
     r"(?:so|thus|therefore|hence|then|it|it's|that|that's|this|which|must|has|have|to|should|be|is|i|i'm|am|think|believe"
-    r"|guess|choose|going|go|with|leaves|leaving|gives|means|option|choice|letter|the|correct|right|one|answer|only)"
+    r"|guess|choose|going|go|with|settle|settled|on|leaves|leaving|gives|means|option|choice|letter|the|correct|right|one|answer|only)"
 )
 _CLOSING = re.compile(
     rf"(?P<words>(?:(?i:{_CONCLUDING})[,:]?\s+)*+)[*_(\[]{{0,4}}(?P<letter>[A-HJ-Z])\b[*_)\]]{{0,4}}(?:\s(?:is\s)?(?:correct|right))?"
-    r"(?P<more>,?\s*\(?(?:(?:and\s)?not|rather\sthan|instead\sof|it\s(?:cannot|can't|is\snot)|because|since|as)\s[^?]*+)?"
+    r"(?:\sit\sis)?(?P<more>,?\s*\(?(?:(?:and\s)?not|rather\sthan|instead\sof|it\s(?:cannot|can't|is\snot)|because|since|as)\s[^?]*+)?"
     r"[.!*_)\s]{0,4}"
+)
+_REASONED = re.compile(
+    r"[*_(\[]{0,4}(?P<letter>[A-Z])[*_)\]]{0,4}(?:[.):,]\s*|\s+)?(?:(?i:because|since|as|it\s|not\b|the\sothers?\b)|\u4e0d\u662f)[^?]*"
 )
 _SENTENCE_END = re.compile(r"(?<=[.!?])[*_\s]+|\n+")
 _SO = re.compile(r",\s(?=(?:so|thus|hence|therefore)\s)")
@@ -173,6 +180,9 @@ def chosen_letter(response: str, choices: Choices = ()) -> str | None:
         return _read(marked, choices)
     if boxes:
         return None
+    reasoned = _REASONED.fullmatch(text.strip()) if len(text) <= MAX_CLOSING else None
+    if reasoned:
+        return _option(reasoned["letter"], choices)
     return _whole(text, choices) or _concluded(text, choices) or _last_alone(text, choices)
 
 
@@ -242,9 +252,10 @@ def _read(text: str, choices: Choices) -> str | None:
     by_text = _by_text(plain, choices)
     if by_text is not None:
         return by_text
-    by_number = letter_of_number(_plain(plain).strip(BRACKETS), choices)
-    if by_number is not None:
-        return by_number
+    number = _NUMBERED.fullmatch(plain.strip(TRIMMED + BRACKETS))
+    by_number = letter_of_number(number["number"], choices) if number else None
+    if number and by_number is not None:
+        return by_number if not number["text"] or _by_text(number["text"], choices) == by_number else None
     found = _LETTER.match(plain)
     if found is None:
         return None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from brorl_graders.verifiers.math.answer import USUAL, are_equal, score
+from brorl_graders.verifiers.math.answer import score
+from brorl_graders.verifiers.math.equality import USUAL, are_equal
 from brorl_graders.verifiers.math.library import equal_by_library
 from brorl_graders.verifiers.math.notation import in_one_notation
 from brorl_graders.verifiers.math.reading import read

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from brorl_graders.base.answer import boxed_answers
 from brorl_graders.verifiers.math import library
-from brorl_graders.verifiers.math.answer import MAX_TAIL, USUAL, are_equal, find_answer, is_equal, score
+from brorl_graders.verifiers.math.answer import MAX_TAIL, find_answer, is_equal, score
+from brorl_graders.verifiers.math.equality import USUAL, are_equal
 from brorl_graders.verifiers.math.reading import read
 
 LONG = [

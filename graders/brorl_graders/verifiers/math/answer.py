@@ -10,53 +10,44 @@ is too large" are not 6. A question that is written out again, such as `2x+1 \ge
 
 Numbers, plain expressions, words and groups of these are compared without a grammar of LaTeX. math-verify compares
 relations, matrices and functions. A verdict depends only on the two answers and the payload's options.
-
-Votes count one spelling of each answer: `\frac{1}{2}`, `1/2`, `$0.5$` and `\boxed{\dfrac12}` are one vote. Other
-expressions lose spacing and typesetting, so `x+1` and `1+x` are two votes.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from fractions import Fraction
 from functools import lru_cache
-from typing import NamedTuple
 
 from brorl_graders.base.answer import boxed_answers, extract_answer, without_thinking
 from brorl_graders.base.payload import ANSWER, Key, Payload, accepted_answers, check_answer, check_choices, is_number
-from brorl_graders.verifiers.math.equation import is_no_answer, is_to_be_solved
+from brorl_graders.verifiers.math.equality import FORMS, PERCENT, UNITS, USUAL, MathRules, are_equal
+from brorl_graders.verifiers.math.equation import is_no_answer, is_to_be_solved, steps_of_an_estimate, without_operation
 from brorl_graders.verifiers.math.finding import MAX_TAIL, PLACES, find_answer, in_boxes, place_of
 from brorl_graders.verifiers.math.library import equal_by_library
+from brorl_graders.verifiers.math.marks import are_marked_alike, differ_in_case, have_one_name, without_marks
 from brorl_graders.verifiers.math.notation import in_one_notation
 from brorl_graders.verifiers.math.qualifier import with_argument_of, without_qualifier
 from brorl_graders.verifiers.math.reading import (
     Group,
     Named,
-    Numeral,
     Quantity,
-    Ratio,
     Reading,
     Words,
     has_changing_words,
+    has_words,
     read,
-    read_mixed_number,
+    read_in_the_kind_of,
 )
 from brorl_graders.verifiers.math.relation import is_inequality, is_solved
-from brorl_graders.verifiers.math.statement import is_prose, stated_answer
-from brorl_graders.verifiers.math.value import Value, compare, scaled
+from brorl_graders.verifiers.math.statement import is_bare, is_prose, stated_answer
+from brorl_graders.verifiers.math.votes import key_of as key_of
 
 # `notation.py` brings answers into one notation, `statement.py` finds an unmarked answer, and `remarks.py` what is
-# said of it. `reading.py` reads answers without a grammar. It uses `relation.py` for inequalities and
-# `number_words.py`. `equation.py` judges chains of equations, and `qualifier.py` removes "for all x". `value.py`
-# and `units.py` compare, and `library.py` asks math-verify. Verdicts are cached, since most responses to a prompt
-# end in one of few answers. Votes ask no library that may hang.
-
-PERCENT = ("either", "exact")
-UNITS = ("agree", "required", "ignore")
-FORMS = ("done", "any")
-MIN_WORD = 4  # letters; a shorter word may be a product of variables
-_HUNDREDTH = 100
+# said of it. `reading.py` reads answers without a grammar. It uses `relation.py` for inequalities, `assignment.py` for
+# answers of several names, and `words.py` and `number_words.py`. `equality.py` compares what was read, by `value.py`
+# and `units.py`. `equation.py` judges chains of equations, `qualifier.py` removes "for all x", and `marks.py` sees
+# primes and capitals. `library.py` asks math-verify. Verdicts are cached, since most responses to a prompt end in one
+# of few answers.
 
 TOLERANCE = "relative_tolerance"
 KEYS = (
@@ -78,232 +69,16 @@ KEYS = (
     Key(TOLERANCE, "largest relative difference of equal numbers, from 0 to below 1", (), "0"),
 )
 _TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
+_UNFINISHED = re.compile(r"[-+*/^_=<>]$|\d ?\^ ?(?:\{[^{}]*\}|\w) ?_|%[ {}]*%")
+_CAPITALS = re.compile(r"(?:^|[ {])[A-Z]{2,3} ?\}?$")
+_VECTOR_PRODUCT = re.compile(r"\\(?:mathbf|boldsymbol|bm|vec)(?![A-Za-z])[^+=]*\\times")
+_LETTER = re.compile(r"(?:\\text ?\{)?\(?[A-J]\)?\}?")
+_CHOICE = re.compile(r"(?:\((?P<bracketed>[A-J])\)|(?P<letter>[A-J])[.:)])(?P<text> *\S.*)")
+_OTHER_CHOICE = re.compile(r"\([A-J]\)|\b(?:or|and)\b")
 _LOOSE_SPACE = re.compile(r" (?![A-Za-z0-9])|(?<![A-Za-z0-9]) +")
-_NAMED = re.compile(r"[a-zA-Z]\w?(?:\([a-z]\))?=(?=.)")
 _OPERATION = re.compile(
     r"\\(?:sum|prod|i*nt|oint|lim)(?![A-Za-z])|\\frac ?\{ ?(?:d|\\partial)[^{}]*\}\{ ?(?:d|\\partial) ?[A-Za-z] ?\}"
 )
-_SMALL_WORDS = ("yes", "no")  # other short words may be points or products, whose capitals count
-MAX_LENGTH = 2000  # characters of an answer that is brought into one spelling
-
-
-class MathRules(NamedTuple):
-    """Rules of a data set for when two answers are equal. The default of each is the first possible value."""
-
-    percent: str = PERCENT[0]  # exact: 50% equals 0.5 and never 50
-    units: str = UNITS[0]  # required: an answer must give the reference's unit; ignore: units are not compared
-    relative_tolerance: float = 0.0  # largest relative difference of equal numbers
-    form: str = FORMS[0]  # any: a sum, integral or limit that is left to do equals its value
-
-
-USUAL = MathRules()
-
-
-def are_equal(
-    reference: Reading,
-    given: Reading,
-    rules: MathRules,
-) -> bool | None:
-    """Return whether a mathematical answer equals the reference answer, as `rules` compare answers.
-
-    None: the comparison needs a grammar or symbolic algebra.
-    """
-    if isinstance(reference, Named) or isinstance(given, Named):
-        return _named(reference, given, rules)
-    if isinstance(reference, Numeral) or isinstance(given, Numeral):
-        return reference == given
-    if isinstance(reference, Ratio) or isinstance(given, Ratio):
-        return _ratios(reference, given, rules)
-    if isinstance(reference, Quantity) and isinstance(given, Quantity):
-        return _quantities(reference, given, rules)
-    if isinstance(reference, Group) and isinstance(given, Group):
-        return _groups(reference, given, rules)
-    if isinstance(reference, Group) or isinstance(given, Group):
-        return _group_and_other(reference, given, rules)
-    return _words(reference, given)
-
-
-def _named(
-    reference: Reading,
-    given: Reading,
-    rules: MathRules,
-) -> bool | None:
-    """Compare two mathematical answers of which at least one names its value, as `x = 5` does.
-
-    `x = 5` equals 5. For `x = 5` and `y = 5` the result is None, which leaves them to math-verify.
-    """
-    one = reference
-    other = given
-    if isinstance(reference, Named):
-        one = reference.reading
-    if isinstance(given, Named):
-        other = given.reading
-    if isinstance(reference, Named) and isinstance(given, Named) and reference.name != given.name:
-        return None
-    return are_equal(one, other, rules)
-
-
-def _ratios(reference: Reading, given: Reading, rules: MathRules) -> bool | None:
-    """Compare two answers of which at least one is a ratio. A ratio of two numbers equals their quotient.
-
-    A time of day, such as 2:30, equals only itself.
-    """
-    if isinstance(reference, Ratio) and isinstance(given, Ratio):
-        if reference.is_time or len(reference.parts) != len(given.parts):
-            return reference.parts == given.parts
-        return _are_proportional(reference.parts, given.parts)
-    ratio = reference if isinstance(reference, Ratio) else given
-    other = given if ratio is reference else reference
-    assert isinstance(ratio, Ratio)
-    if len(ratio.parts) != 2 or not isinstance(other, Quantity) or not ratio.parts[1].value:
-        return False
-    if ratio.is_time and ratio is reference:
-        return False
-    quotient = Quantity(Value(ratio.parts[0].value / ratio.parts[1].value))
-    return are_equal(quotient, other, rules) if ratio is reference else are_equal(other, quotient, rules)
-
-
-def _are_proportional(some: tuple[Value, ...], others: tuple[Value, ...]) -> bool:
-    first, *_ = zip(some, others, strict=True)
-    for one, other in zip(some, others, strict=True):
-        if one.value * first[1].value != other.value * first[0].value:
-            return False
-    return any(value.value for value in some) == any(value.value for value in others)
-
-
-def _quantities(
-    reference: Quantity,
-    given: Quantity,
-    rules: MathRules,
-) -> bool | None:
-    if rules.units == "required" and reference.unit and not given.unit:
-        return False
-    one = reference.value
-    other = given.value
-    if rules.units != "ignore" and reference.unit and given.unit:
-        if reference.unit.powers != given.unit.powers:
-            return False
-        if reference.unit.factor != given.unit.factor:
-            one = scaled(one, reference.unit.factor)
-            other = scaled(other, given.unit.factor)
-    if reference.is_percent == given.is_percent:
-        return compare(one, other, rules.relative_tolerance)
-    if reference.is_percent:
-        one = scaled(one, Fraction(1, _HUNDREDTH))
-    else:
-        other = scaled(other, Fraction(1, _HUNDREDTH))
-    as_share = compare(one, other, rules.relative_tolerance)
-    if as_share or rules.percent == "exact":
-        return as_share
-    return compare(reference.value, given.value, rules.relative_tolerance)
-
-
-def _words(reference: Reading, given: Reading) -> bool | None:
-    """Compare two mathematical answers of which at least one consists of words.
-
-    None: the words are short, and may be products of variables.
-    """
-    if reference == given:
-        return True
-    for one in (reference, given):
-        if isinstance(one, Words) and len(one.text) >= MIN_WORD:
-            return False
-    return None
-
-
-def _groups(
-    reference: Group,
-    given: Group,
-    rules: MathRules,
-) -> bool | None:
-    kinds = {reference.brackets, given.brackets}
-    if "U" in kinds:
-        is_list_of_intervals = reference.brackets == "U" and not given.brackets
-        is_equal = (len(kinds) == 1 or is_list_of_intervals) and _unordered(reference, given, rules)
-        return is_equal or None
-    if kinds <= {"", "{}"}:
-        return _unordered(reference, given, rules)
-    if len(kinds) == 1 or kinds == {"", "()"}:
-        return _ordered(reference, given, rules)
-    if kinds == {"", "[]"} and not reference.brackets:
-        return _ordered(reference, given, rules)
-    return None if "" in kinds else False
-
-
-def _ordered(
-    reference: Group,
-    given: Group,
-    rules: MathRules,
-) -> bool | None:
-    if len(reference.items) != len(given.items):
-        return False
-    is_open = False
-    for one, other in zip(reference.items, given.items, strict=True):
-        verdict = are_equal(one, other, rules)
-        if verdict is False:
-            return False
-        is_open = is_open or verdict is None
-    return None if is_open else True
-
-
-def _unordered(
-    reference: Group,
-    given: Group,
-    rules: MathRules,
-) -> bool | None:
-    """Compare two groups of answers as sets: every item of one group must equal an item of the other group."""
-    is_open = False
-    for some, others in ((reference.items, given.items), (given.items, reference.items)):
-        for item in some:
-            verdict = _is_among(item, others, rules, is_reference=some is reference.items)
-            if verdict is False:
-                return False
-            is_open = is_open or verdict is None
-    return None if is_open else True
-
-
-def _is_among(
-    item: Reading,
-    others: tuple[Reading, ...],
-    rules: MathRules,
-    is_reference: bool,
-) -> bool | None:
-    """Return whether one answer of a group equals one of several other answers, or None if that cannot be decided.
-
-    `is_reference`: `item` is part of the reference, and `others` are part of the response's answer.
-    """
-    is_open = False
-    for other in others:
-        verdict = are_equal(item, other, rules) if is_reference else are_equal(other, item, rules)
-        if verdict:
-            return True
-        is_open = is_open or verdict is None
-    return None if is_open else False
-
-
-def _group_and_other(
-    reference: Reading,
-    given: Reading,
-    rules: MathRules,
-) -> bool | None:
-    """Compare a group of answers with a single answer.
-
-    They are equal if every item of the group equals the single answer.
-    """
-    verdict: bool | None = True
-    if isinstance(reference, Group):
-        group = reference
-        other = given
-    else:
-        assert isinstance(given, Group)
-        group = given
-        other = reference
-    if group.brackets in ("", "{}"):
-        for item in group.items:
-            is_same = are_equal(item, other, rules) if group is reference else are_equal(other, item, rules)
-            verdict = verdict and is_same
-        return verdict
-    return False if isinstance(other, Quantity) else None  # a group in brackets has two items or more
 
 
 def check(payload: Payload) -> Iterator[str]:
@@ -323,7 +98,7 @@ def score(payload: Payload, response: str) -> float:
     """
     place = place_of(payload)
     given = find_answer(response, place)
-    if given is None:
+    if given is None and place not in ("anywhere", "tags"):
         return 0.0
     rules = MathRules(
         payload.get("percent", PERCENT[0]),
@@ -332,19 +107,24 @@ def score(payload: Payload, response: str) -> float:
         payload.get("form", FORMS[0]),
     )
     references = accepted_answers(payload)
-    for reference in references:
-        if is_equal(reference, given, rules):
+    for text in (given, _whole_text(response)):
+        if text and any(is_equal(reference, text, rules) for reference in references):
             return 1.0
-    return float(_is_tagged_text(references, response))
+    return 0.0
 
 
-def _is_tagged_text(references: list[str], response: str) -> bool:
-    """Return whether the whole text in a response's answer tags is a reference, such as `March 5` in any script."""
-    tagged = extract_answer(without_thinking(response)) if "<answer>" in response else None
-    if tagged is None or len(tagged) > MAX_TAIL or "boxed" in tagged:
-        return False
-    text = _letters(in_one_notation(tagged))
-    return bool(text) and any(_letters(in_one_notation(reference)) == text for reference in references)
+def _whole_text(response: str) -> str | None:
+    """Return all the text in a response's answer tags, or all of a short response, if every part of it is read."""
+    shown = without_thinking(response)
+    tagged = extract_answer(shown) if "<answer>" in response else shown
+    if (
+        tagged is None
+        or len(tagged) > MAX_TAIL
+        or "boxed" in tagged
+        or not (tagged != shown or is_bare(in_one_notation(shown)))
+    ):
+        return None
+    return tagged if tagged != shown or read(in_one_notation(tagged)) is not None else None
 
 
 def answer(payload: Payload, response: str) -> str | None:
@@ -372,6 +152,8 @@ def is_equal(reference: str, given: str, rules: MathRules = USUAL) -> bool:
     """
     if not given or len(given) > MAX_TAIL:
         return False
+    if _VECTOR_PRODUCT.search(reference):
+        return _letters(_in_reference(reference)) == _letters(in_one_notation(given))
     return _is_equal(_in_reference(reference), in_one_notation(given), rules)
 
 
@@ -394,28 +176,54 @@ def _is_equal(reference: str, given: str, rules: MathRules) -> bool:
     """Return whether two answers in plain LaTeX are equal, as `rules` compare them. The result is cached."""
     if _letters(reference) == _letters(given):
         return bool(given)
-    if rules.form == FORMS[0] and _OPERATION.search(given) and not _OPERATION.search(reference):
-        return False
+    if not _OPERATION.search(reference):
+        given = without_operation(given)
+        if rules.form == FORMS[0] and _OPERATION.search(given):
+            return False
     reference = without_qualifier(reference)
-    given = without_qualifier(given)
-    if "=" in given:
-        given = with_argument_of(reference, given)
+    given = with_argument_of(reference, without_qualifier(given))
+    if _UNFINISHED.search(given) or not are_marked_alike(reference, given):
+        return False
+    reference, given = without_marks(reference), without_marks(given)
+    if "\\approx" in given[1:] and "\\approx" not in reference:
+        return any(_is_equal(reference, step, rules) for step in steps_of_an_estimate(given))
+    verdict = _verdict(reference, given, rules)
+    return equal_by_library(reference, given) if verdict is None else verdict
+
+
+def _verdict(reference: str, given: str, rules: MathRules) -> bool | None:
+    """Compare two answers as they are read. None: the comparison needs a grammar or symbolic algebra."""
+    if _CAPITALS.search(reference):
+        is_same = have_one_name(reference, given)
+        if is_same is not None:
+            return is_same
+    if given.endswith("...") and "," in given and not reference.endswith("..."):
+        return False
     wanted = read(reference)
-    if "=" in given and (is_no_answer(given) or (_is_value(wanted) and is_to_be_solved(given))):
-        return _letters(reference) == _letters(given)
-    found = read(given)
-    mixed = read_mixed_number(given) if "and" in given else None
-    if mixed is not None and not isinstance(wanted, Group):
-        found = mixed
-    if wanted is not None and found is not None:
-        verdict = are_equal(wanted, found, rules)
+    is_value = _is_value(wanted)
+    is_date = isinstance(wanted, Words) and any(map(str.isdigit, wanted.text))
+    if not (is_value or is_date) and differ_in_case(reference, given):
+        return False
+    if "=" in given and (is_no_answer(given) or (is_value and is_to_be_solved(given))):
+        return False
+    found = _chosen(reference, given) or read_in_the_kind_of(wanted, given)
+    if found is None:
+        may_be_misread = has_changing_words(given) or (is_value and has_words(given))
+    else:
+        may_be_misread = False
+        verdict = None if wanted is None else are_equal(wanted, found, rules)
         if verdict is not None:
             return verdict
-    if found is None and has_changing_words(given):
-        return False
-    if not is_solved(given) and (not is_inequality(reference) or is_solved(reference)):
-        return False
-    return equal_by_library(reference, given)
+    is_question = not is_solved(given) and (not is_inequality(reference) or is_solved(reference))
+    return False if may_be_misread or is_question else None
+
+
+def _chosen(reference: str, given: str) -> Words | None:
+    """Read "(C) 17" and "C. 17" as the letter C where the reference is the letter of an option."""
+    found = _CHOICE.fullmatch(_TEXT.sub(r"\1", given)) if _LETTER.fullmatch(reference) else None
+    if found is None or _OTHER_CHOICE.search(found["text"]):
+        return None
+    return Words((found["bracketed"] or found["letter"]).lower())
 
 
 def _is_value(reading: Reading | None) -> bool:
@@ -434,67 +242,3 @@ def _letters(text: str) -> str:
     """
     plain = _TEXT.sub(r" \1 ", text) if "\\text" in text else text
     return _LOOSE_SPACE.sub("", " ".join(plain.split()))
-
-
-def key_of(answer: str) -> str | None:
-    """Return one spelling for all spellings of an answer, to count equal answers. None: the answer is empty."""
-    if len(answer) > MAX_LENGTH:
-        return answer
-    plain = in_one_notation(answer)
-    reading = read(plain)
-    key = None if reading is None else _key(reading)
-    return key or _compact(plain) or None
-
-
-def _key(reading: Reading) -> str | None:
-    """Return one spelling for all spellings of a parsed answer, or None if the answer's text can be counted as is."""
-    if isinstance(reading, Named):
-        return _key(reading.reading)
-    if isinstance(reading, Quantity):
-        return _key_of_quantity(reading)
-    if isinstance(reading, Group):
-        return _key_of_group(reading)
-    if isinstance(reading, Words):
-        is_word = len(reading.text) >= MIN_WORD or reading.text in _SMALL_WORDS
-        return reading.text if is_word else None
-    if isinstance(reading, Ratio):
-        return None
-    assert isinstance(reading, Numeral)
-    return f"{reading.digits}_{reading.base}"
-
-
-def _key_of_quantity(quantity: Quantity) -> str | None:
-    value = quantity.value.value
-    if quantity.value.has_variables or not isinstance(value, Fraction):
-        return None
-    if max(abs(value.numerator), value.denominator).bit_length() > MAX_LENGTH:
-        return None
-    if quantity.unit is None or quantity.unit.powers == {("degree", 1)}:
-        return str(value)
-    names = []
-    for name, power in sorted(quantity.unit.powers):
-        names.append(f"{name}^{power}")
-    unit = " ".join(names)
-    return f"{value * quantity.unit.factor} {unit}"
-
-
-def _key_of_group(group: Group) -> str | None:
-    keys = []
-    for item in group.items:
-        key = _key(item)
-        if key is None:
-            return None
-        keys.append(key)
-    if group.brackets in ("()", "[]", "(]", "[)"):
-        return f"{group.brackets[0]}{','.join(keys)}{group.brackets[1]}"
-    unordered = ",".join(sorted(set(keys)))
-    return f"{{{unordered}}}"
-
-
-def _compact(text: str) -> str:
-    plain = _TEXT.sub(r"\1", text)
-    plain = plain.replace(" ", "")
-    named = _NAMED.match(plain)
-    if named:
-        plain = plain[named.end() :]
-    return plain

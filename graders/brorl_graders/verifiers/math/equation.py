@@ -1,7 +1,7 @@
 """Tell equations that give a value from those that are false, still to be solved, or joined by words.
 
-`x = 3+4 = 7` and `a+b = 7` give 7. `4+4 = 9` is false, `3x = 12` is to be solved, and `x = 3 so y = 7` gives two
-values.
+`x = 3+4 = 7` and `f(2) = 7` give 7. `4+4 = 9` is false, `3x = 12` and `a+b = 12` are to be solved, and `x = 3 so y = 7`
+gives two values.
 """
 
 from __future__ import annotations
@@ -10,13 +10,18 @@ import re
 from itertools import pairwise
 
 from brorl_graders.verifiers.math.number_words import changes_a_number
-from brorl_graders.verifiers.math.relation import split_at_joints
+from brorl_graders.verifiers.math.relation import NAME, split_at_joints
 from brorl_graders.verifiers.math.value import Value, compare, read_value
 
 ROUNDED = 0.01  # largest relative difference of two steps of which one is a decimal
 _EQUALS = re.compile(r"(?<![<>!:])=")
 _NO_LETTER = re.compile(r"\\text ?\{[^{}]*\}|\\[A-Za-z]+|_ ?(?:\{[^{}]*\}|\w)|(?<=[A-Za-z]) ?\([^()]*\)")
 _THEN_A_NAME = re.compile(r"^\W*\d.*(?:[A-Za-z]{2,} ?\}?|\}) ?[A-Za-z]$")  # such as `3 \text{ so } y`
+_AFTER_OPERATION = re.compile(r"^\\(?:sum|prod|i*nt|oint|lim)(?![A-Za-z])(?:\{[^{}]*\}|[^{}])*=")
+_PRODUCT = re.compile(r"(?<![A-Za-z])[a-z]{2}(?![A-Za-z])")
+_ESTIMATED = re.compile(r"\\approx(?![A-Za-z])")
+_UNIT = re.compile(r"\\text ?\{[^{}]*\}")
+_OPERATOR = re.compile(r"[-+*/^]|\\(?:frac|cdot|times|sqrt|pm)(?![A-Za-z])")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _DECIMAL = re.compile(r"\.\d")
 
@@ -46,12 +51,28 @@ def _has_words(step: str) -> bool:
     return changes_a_number(_COMMAND.sub(" ", step)) or _THEN_A_NAME.match(step) is not None
 
 
+def steps_of_an_estimate(text: str) -> list[str]:
+    """Return the parts of a text between signs of approximate equality, or none if their values are far apart."""
+    steps = [step.strip() for step in _ESTIMATED.split(text) if step.strip()]
+    read = [read_value(_UNIT.sub("", step)) for step in steps]
+    values = [value for value in read if value is not None]
+    return [] if any(_differ(one, other, ROUNDED) for one, other in pairwise(values)) else steps
+
+
+def without_operation(text: str) -> str:
+    """Remove a sum, integral, limit or the like up to the equals sign before its value."""
+    return _AFTER_OPERATION.sub("", text)
+
+
 def is_to_be_solved(text: str) -> bool:
-    """Return whether the left side of an equation is a question, such as `3x = 12`, and no name of the value."""
+    """Return whether the left side of an equation is a question, such as `3x = 12` or `a+b = 12`, and no name."""
     left, *others = _EQUALS.split(text)
+    if not others or NAME.match(f"{left.strip()}=0"):
+        return False
     plain = _NO_LETTER.sub(" ", left)
     has_letter = any(map(str.isalpha, plain))
-    return bool(others) and has_letter and any(map(str.isdigit, plain))
+    is_expression = _OPERATOR.search(left) is not None or _PRODUCT.search(plain) is not None
+    return has_letter and (is_expression or any(map(str.isdigit, plain)))
 
 
 def _differ(one: Value, other: Value, tolerance: float) -> bool:

@@ -41,6 +41,16 @@ _CHARACTERS = {
     "∈": "\\in ",
     "∅": "\\emptyset ",
     "％": "%",
+    "≡": "\\equiv ",
+    "∖": "\\setminus ",
+    "ℝ": "\\mathbb{R}",
+    "∨": "\\lor ",
+    "∧": "\\land ",
+    "…": "...",
+    "⋯": "...",
+    "’": "'",
+    "′": "'",
+    "″": "''",
     "⟨": "(",
     "⟩": ")",
     "½": "\\frac{1}{2}",
@@ -95,15 +105,46 @@ _SYNONYMS = {
     "\\lbrack": "[",
     "\\rbrack": "]",
     "\\colon": ":",
+    "\\backslash": "\\setminus ",
+    "\\cr": "\\\\",
+    "\\top": "T",
+    "\\ast": "*",
+    "\\prime": "'",
+    "\\lvert": "|",
+    "\\rvert": "|",
+    "\\vert": "|",
+    "\\real": "\\mathbb{R}",
+    "\\reals": "\\mathbb{R}",
+    "\\intercal": "T",
 }
 _COMMAND = re.compile(r"\\[A-Za-z]+")
-_FONT = re.compile(r"\\(?:mathbf|boldsymbol|bm|mathit|mathsf|mathtt)\s*\{([^{}]*)\}")
+_FONT = re.compile(
+    r"\\(?:mathbf|boldsymbol|bm|mathit|mathsf|mathtt|underline|num|ce)(?![A-Za-z])\s*(?:\{([^{}]*)\}|(\w))"
+)
 _WORDS = re.compile(r"\\(?:textbf|textit|textrm|textnormal|texttt|mbox|mathrm|operatorname)\s*(?=\{)")
-_UPRIGHT = re.compile(r"\\(?:mathrm|operatorname) ?\{ ?([ei]) ?\}")
+_UPRIGHT = re.compile(r"\\(?:mathrm|operatorname|text|textrm) ?\{ ?([eiT]|-?\d[\d.,]*) ?\}")
+_QUANTITY = re.compile(r"\\(?:SI|qty) ?\{([^{}]*)\} ?\{([^{}]*)\}")
+_BRACED = re.compile(r"(?<![\w}^_\])\\])\{ ?([-A-Za-z]) ?\}|(?<![\w}\\])\{\}(?=[\^_])")
+_PRIMES = re.compile(r"\^ ?(?:\{ ?('[' ]*)\}|')")
+_CIRCLE = re.compile(r"(?<=\d)\^ ?(?:\{ ?o ?\}|o(?![A-Za-z]))")
+_ANGLE = re.compile(r"(\\(?:sin|cos|tan|cot|sec|csc)) ?\(? ?(\d+(?:\.\d+)?) ?\^ ?\{? ?\\circ ?\}? ?\)?")
+_TRANSPOSED = re.compile(r"\(([^()]*,[^()]*)\) ?\^ ?\{? ?T ?\}?")
+_DERIVATIVE = re.compile(r"\\frac ?\{ ?d ?([A-Za-z]) ?\} ?\{ ?d ?[a-z] ?\}")
+_NATURAL_LOGARITHM = re.compile(r"\\log ?_ ?(?:e(?![A-Za-z])|\{ ?e ?\}) ?")
+_INFINITY = re.compile(r"(?:\\text ?\{ ?)infinity ?\}|(?<![A-Za-z])infinity(?![A-Za-z])")
+_OUTWARD = re.compile(r"(^|\\(?:in|cup) ?)\](?=[^\[\]]*[,;][^\[\]]*[\[\])])|(?<=[\w}) ])\[(?=$| ?\\cup)")
+_COMBINATION = re.compile(
+    r"(?<![A-Za-z\d^_}])(?:(?:\^|_) ?\{? ?(\d+) ?\}? ?C ?_ ?\{? ?(\d+) ?\}?|(\d+) ?C ?_? ?(\d+)(?!\d)"
+    r"|C ?_ ?\{? ?(\d+) ?\}? ?\^ ?\{? ?(\d+) ?\}?)"
+)
+_SLASHED = re.compile(r"^\^ ?\{? ?(\d+) ?\}? ?/ ?_ ?\{? ?(\d+) ?\}?$")
 _STACKED = re.compile(r"\{([^{}]*)\\(choose|over)(?![A-Za-z])([^{}]*)\}|^([^{}]*)\\(choose|over)(?![A-Za-z])([^{}]*)$")
 _POWER_IN_TEXT = re.compile(r"(\\text ?\{[^{}]*\^ ?)\{(-?\d)\}")
 _NUMBER_IN_TEXT = re.compile(r"\\text ?\{([^{}]*\d[^{}]*)\}")
 _NARROW = re.compile(r"(?<!\\)\\[,;:> ]|~")
+_GROUPED = re.compile(r"(?<![\w.])[1-9]\d{0,2}(?:(?:\.\d{3}){2,}|(?:'\d{3})+|(?:_\d{3})+)(?![\w.'])")
+_SEPARATOR = re.compile(r"[._']")
+_SPLIT_DECIMAL = re.compile(r"(?<=\d)\. +(?=\d)")
 _NEGATIVE_SPACE = re.compile(r"\\! ?")
 _COMMA_GROUP = re.compile(r"\{\s*,\s*\}")
 _SPACE = re.compile(r"\s+")
@@ -119,7 +160,16 @@ _CONSTANT = re.compile(rf"(?<![\\A-Za-z])(pi)(?![A-Za-z])|(?:(?<=[\d*/(^+=-])|(?
 _ARGUMENT = re.compile(rf"(\\(?:{_FUNCTIONS}) *\(?)({_GREEK})(?![A-Za-z])")
 _EXPONENTIAL = re.compile(r"(?:\\|(?<![\\A-Za-z]))exp ?\(([^()]*)\)")
 _BOLD = re.compile(r"(?<![\w)])\*\*|\*\*(?![\w(\\])")  # the power in `2**3` does not match
-_CURRENCY = re.compile(r"^(-?)\s*(?:\\\$|[€£¥₹])\s*(?=[\d.])")
+_CURRENCY = re.compile(r"^(-?)\s*(\\\$|[€£¥₹]|USD|EUR)\s*(\.?\d[\d.,]*)(?=$|(.))")
+_CURRENCIES = {
+    "\\$": "dollars",
+    "USD": "dollars",
+    "EUR": "euros",
+    "€": "euros",
+    "£": "pounds sterling",
+    "¥": "yen",
+    "₹": "rupees",
+}
 
 
 def in_one_notation(text: str) -> str:
@@ -135,8 +185,43 @@ def in_one_notation(text: str) -> str:
     plain = _FORMULA_MARKS.sub(" ", plain)
     plain = _of_latex(plain)
     plain = _with_backslashes(plain)
-    plain = _SPACE.sub(" ", plain)
-    return _unwrapped(plain)
+    plain = _unwrapped(_SPACE.sub(" ", plain))
+    return plain if plain.isdecimal() else _of_signs(plain)
+
+
+def _of_signs(text: str) -> str:
+    """Write what has several spellings in one of them: thousands, primes, degrees, binomials, brackets of intervals."""
+    plain = _GROUPED.sub(lambda found: _SEPARATOR.sub("", found[0]), text)
+    if "^" in plain:
+        plain = _PRIMES.sub(_as_primes, plain)
+        plain = _CIRCLE.sub("^\\\\circ", plain)
+        plain = _SLASHED.sub(r"\\frac{\1}{\2}", plain)
+        plain = _ANGLE.sub(r"\1(\\frac{\2\\pi}{180})", plain)
+    if "\\frac" in plain:
+        plain = _DERIVATIVE.sub(r"\1'", plain)
+    if "\\log" in plain:
+        plain = _NATURAL_LOGARITHM.sub(r"\\ln ", plain)
+    if "infinity" in plain:
+        plain = _INFINITY.sub(r"\\infty ", plain)
+    if "T" in plain:
+        transposed = _TRANSPOSED.fullmatch(plain)
+        if transposed:
+            plain = "\\begin{pmatrix}" + transposed[1].replace(",", "\\\\") + "\\end{pmatrix}"
+    if "C" in plain:
+        plain = _COMBINATION.sub(_as_binomial, plain)
+    if "]" in plain or "[" in plain:
+        plain = _OUTWARD.sub(lambda found: f"{found[1]}(" if found[1] is not None else ")", plain)
+    return _SPLIT_DECIMAL.sub(".; ", plain) if ". " in plain else plain
+
+
+def _as_primes(found: re.Match[str]) -> str:
+    return (found[1] or "'").replace(" ", "")
+
+
+def _as_binomial(found: re.Match[str]) -> str:
+    numbers = [number for number in found.groups() if number]
+    top, bottom = sorted(map(int, numbers), reverse=True)
+    return f"\\binom{{{top}}}{{{bottom}}}"
 
 
 def _of_unicode(text: str) -> str:
@@ -200,10 +285,13 @@ def _of_latex(text: str) -> str:
         return text
     plain = _FRACTION.sub(r"\\frac", text)
     plain = _SIZE.sub("", plain)
-    if "\\mathrm" in plain or "\\operatorname" in plain:
+    if "\\SI" in plain or "\\qty" in plain:
+        plain = _QUANTITY.sub(_as_quantity, plain)
+    if "\\mathrm" in plain or "\\operatorname" in plain or "\\text" in plain:
         plain = _UPRIGHT.sub(r"\1", plain)
     plain = _WORDS.sub(r"\\text", plain)
-    plain = _FONT.sub(r"\1", plain)
+    plain = _FONT.sub(lambda found: found[1] if found[1] is not None else found[2], plain)
+    plain = _BRACED.sub(r"\1", plain)
     plain = _COMMAND.sub(_synonym, plain)
     plain = _NEGATIVE_SPACE.sub("", plain)
     plain = _NARROW.sub(" ", plain)
@@ -215,6 +303,12 @@ def _of_latex(text: str) -> str:
     if "\\text" in plain:
         plain = _POWER_IN_TEXT.sub(r"\1\2", plain)
     return _SHORT_FRACTION.sub(_as_fraction, plain)
+
+
+def _as_quantity(found: re.Match[str]) -> str:
+    """Write `\\SI{5}{\\kilo\\gram}` as `5 \\text{ kilogram}`."""
+    unit = found[2].replace("\\per", "/").replace("\\", "")
+    return f"{found[1]} \\text{{ {unit}}}"
 
 
 def _synonym(found: re.Match[str]) -> str:
@@ -252,7 +346,13 @@ def _unwrapped(text: str) -> str:
             plain = plain[1:-1].strip()
         if plain == before:
             break
-    return _CURRENCY.sub(r"\1", plain)
+    return _CURRENCY.sub(_as_currency, plain)
+
+
+def _as_currency(found: re.Match[str]) -> str:
+    """Write `\\$5` as `5 \\text{ dollars}`, and `\\$5 million` as `5 million`."""
+    unit = "" if found[4] else f" \\text{{ {_CURRENCIES[found[2]]}}}"
+    return f"{found[1]}{found[3]}{unit}"
 
 
 def _closes_at_the_end(text: str) -> bool:

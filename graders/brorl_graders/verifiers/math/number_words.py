@@ -18,6 +18,7 @@ _BELOW_HUNDRED = {name: number for number, name in enumerate(_SMALL_NUMBERS.spli
     name: 10 * number for number, name in enumerate(_TENS.split(), start=2)
 }
 SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
+SCALES |= {f"{name}s": number for name, number in SCALES.items()}
 _PARTS = {
     "half": 2,
     "halves": 2,
@@ -38,31 +39,17 @@ trillion trillions dozen dozens twice double triple thrice times squared cubed f
 opposite negative minus plus divided multiplied more less fewer most least greater smaller larger bigger over under
 above below beyond exceeds exceed than up almost nearly between besides except excluding is are was were be been being
 isn't aren't wasn't cannot can't can could would should may might must has have had does do did doesn't don't didn't
-equals makes gives becomes satisfies works fails not no never none neither nor without wrong incorrect false invalid
-impossible maybe perhaps possibly probably too if unless when whenever because since but however instead rather wait
-actually though although otherwise
+equals makes gives becomes satisfies works fails percent not no never none neither nor without wrong incorrect false
+invalid impossible maybe perhaps possibly probably too if unless when whenever because since but however instead rather
+wait actually though although otherwise
 """
 _CHANGES = frozenset(_CHANGING.split())
 # Words that may begin a remark after a number: "72 because 48 + 24 = 72".
-_REMARKS = frozenset(
-    (
-        "because",
-        "since",
-        "but",
-        "however",
-        "is",
-        "are",
-        "was",
-        "were",
-        "has",
-        "have",
-        "had",
-        "not",
-        "though",
-        "although",
-    )
-)
-_REMARKS |= {"when", "if", "which", "actually", "must", "should", "would", "can", "gives", "makes", "satisfies", "does"}
+_REMARKS_TEXT = """
+because since but however is are was were has have had not though although when if which actually must should would can
+gives makes satisfies does
+"""
+_REMARKS = frozenset(_REMARKS_TEXT.split())
 _BEFORE = re.compile(
     r"\b(?:half|thirds?|quarters?|twice|double|triple|thrice|times|more|less|fewer|least|most|greater|smaller|larger|over"
     r"|under|above|below|beyond|not|never|no|neither|nor|between|except|squared?|cubed?|opposite|reciprocal|inverse|root"
@@ -93,6 +80,8 @@ def read_number_words(text: str) -> Fraction | None:
     words = [word for word in text.lower().replace("-", " ").split() if word != "and"]
     if not words:
         return None
+    if words[0] in ("a", "an") and len(words) == 2 and words[1] in SCALES:
+        words = ["one", words[1]]
     sign = 1
     if words[0] in ("minus", "negative"):
         sign = -1

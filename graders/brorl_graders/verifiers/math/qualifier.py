@@ -1,13 +1,19 @@
-"""Remove what restricts no answer, such as "for every real x" and "only", and rename the argument of a function."""
+"""Remove what restricts no answer, such as "for every real x" and "only"; rename the argument of a function."""
 
 from __future__ import annotations
 
 import re
 
 _START = r",? ?\(?(?:\\text ?\{ ?,? ?\(?)?"
+_ONLY = re.compile(
+    r"^(?:\\text ?\{ ?)?only (?:the )?(?:(?:ordered )?(?:pair|point|solution|value|number)s? )?\}? ?(?=[\d(\[\\-])"
+)
+_PLACES = r"(?:decimal places?|decimals|significant (?:figures?|digits?)|d\.? ?p\.?|s\.? ?f\.?)"
 _QUALIFIER = re.compile(
     rf"{_START}(?<![A-Za-z])(?:"
     r"only ?\)?\}? ?\)?"
+    r"|(?:correct |rounded |accurate )?(?:to )?(?:the )?"
+    rf"(?:nearest [a-z ]+|(?:\d|one|two|three|four) {_PLACES}) ?\)?\}}? ?\)?"
     r"|for (?:all|every|each|any)\b[^=]*"
     r"|(?:where|with|for) ?\}? ?\$?[A-Za-z](?:_\d)? ?(?:\\text ?\{)? ?(?:is|being|as|any|an?)? ?(?:an? |any |some )?"
     r"(?:arbitrary |real |fixed |positive )*(?:constants?|integers?|numbers?|reals?) ?\}?"
@@ -18,15 +24,17 @@ _LETTERS = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
 
 
 def without_qualifier(text: str) -> str:
-    """Return an answer in plain LaTeX without a qualifier at its end that restricts nothing."""
-    if "for " not in text and "only" not in text and "w" not in text:
+    """Return an answer in plain LaTeX without a qualifier that restricts nothing, such as "only the pair"."""
+    if not any(word in text for word in ("for ", "only", "w", "nearest", "place", "figure", "digit", ".")):
         return text
-    plain = _QUALIFIER.sub("", text).strip()
+    plain = _QUALIFIER.sub("", _ONLY.sub("", text)).strip()
     return plain or text
 
 
 def with_argument_of(reference: str, given: str) -> str:
     """Return `f(t) = t^2` as `f(x) = x^2` if the reference is an equation for `f(x)`."""
+    if "=" not in given:
+        return given
     wanted = _FUNCTION.fullmatch(reference)
     found = _FUNCTION.fullmatch(given)
     if wanted is None or found is None or wanted["name"] != found["name"]:

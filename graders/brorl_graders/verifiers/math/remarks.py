@@ -31,7 +31,8 @@ _NEXT_QUESTION = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _REMARK = re.compile(r"(?<=[\w}%$*)])[ \t]+[(\[](?P<inside>[^()\[\]\n]*)[)\]]")
-_NO_REMARK = re.compile(r"\b(?:or|maybe|perhaps|possibly|mod|base)\b|^[ \t]*[-+]?\d*[ \t]*$", re.IGNORECASE)
+_NO_REMARK = re.compile(r"\b(?:or|maybe|perhaps|possibly|mod|base)\b|^[ \t]*$", re.IGNORECASE)
+_SAME = re.compile(r"^[ \t]*(?:or|i\.e\.|that is|equivalently|=),?[ \t]+(?=[-\d.\\$/]+[ \t]*$)")
 _PROSE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _LAST_NUMBER = re.compile(r"(\d+(?:\.\d+)?)[^\d]*$")
 
@@ -68,7 +69,10 @@ def without_remarks(text: str) -> str:
 def _unless_remark(found: re.Match[str]) -> str:
     inside = found["inside"]
     number = _LAST_NUMBER.search(found.string, max(found.start() - MAX_SENTENCE, 0), found.start())
-    if number is None or _NO_REMARK.search(inside):
+    if number is None:
+        return found[0]
+    inside = _SAME.sub("", inside)
+    if _NO_REMARK.search(inside):
         return found[0]
     if _PROSE.search(inside):
         return "" if any(map(str.isdigit, inside)) else found[0]

@@ -8,15 +8,26 @@ from __future__ import annotations
 
 import re
 
-from brorl_graders.verifiers.math.number_words import SCALES, changes_the_next_number, follows_as_a_change
+from brorl_graders.verifiers.math.notation import in_one_notation
+from brorl_graders.verifiers.math.number_words import (
+    SCALES,
+    changes_a_number,
+    changes_the_next_number,
+    follows_as_a_change,
+)
+from brorl_graders.verifiers.math.reading import read
 from brorl_graders.verifiers.math.remarks import is_denied_before, is_taken_back, without_remarks
 from brorl_graders.verifiers.math.units import read_unit
 
 MAX_STATEMENT = 400  # characters after "answer is"
 MAX_BARE = 500  # characters of a text that is only an answer
+FEW_WORDS = 3  # words before a number that may change it
 MAX_WORDS = 6  # words of an answer in words
 _MARK = re.compile(
     r"####|(?:^|\n)[ \t]*(?:in total|total|result|final result)[ \t]*[:=]"
+    r"|\b(?:r\u00e9ponse|respuesta|antwort|risposta|resposta|\u043e\u0442\u0432\u0435\u0442)[ \t]*"
+    r"(?::|\b(?:est|es|ist|lautet|\u00e8|\u00e9)\b)"
+    r"|\u7b54\u6848[ \t]*(?:[:\uff1a]|\u662f|\u4e3a)|\u7b54\u3048\u306f"
     r"|\banswers?\b(?:[ \t]*[:=]|[ \t]*\n|(?:[ \t]+(?:to|for|of|in|here)\b[^\n]{0,80}?)?"
     r"[ \t]+(?:is|are|was|were|equals?|(?:would|will|should|must)[ \t]+be)\b[ \t]*:?)",
     re.IGNORECASE,
@@ -47,17 +58,48 @@ _TRIM_START = re.compile(r"^(?:[\s*/^=,:)\]}%!]|[-=]>|(?:or|and|to)\b|[aAI](?= )
 _TRIM_END = re.compile(r"(?:[\s*/^=<>,:(\[{+\-_]|\b(?:and|to)|(?<= )[aAI])+$")
 _OTHER = re.compile(r"\bor\s*$")
 _UNIT = re.compile(r"\s?[A-Za-z]+(?:\^?\{?-?\d\}?)?(?: ?(?:/|per) ?[A-Za-z]+(?:\^?\{?-?\d\}?)?)?")
+_CLAUSE_END = re.compile(r"(?<!\.)\.(?=\s|$)|[;!?](?=\s+[A-Za-z]{2}|\s*$)|,(?=\s+(?!(?:and|or)\b)[A-Za-z]{2})")
+_JOINING = frozenset(("and", "or", "mod"))
 _SENTENCE_END = re.compile(r"[.;!?](?:\s|$)|,\s|\n")
 _ONLY_WORDS = re.compile(r"[“\"‘]?[^\W\d_](?:[^\W\d_]|[\u0300-\u036f'’&“”\" -])*[.!]?")
 _COUNTED = re.compile(r"[-+]?[^A-Za-z=]*\d[^A-Za-z=]*[A-Za-z][A-Za-z '/^{}²³]*\d?\}?\.?")  # 5 apples, 12.5 m/s^2
 _COMMAND = re.compile(r"\\(?:text|textbf|mathrm|operatorname|begin|end|mbox) ?\{[^{}]*\}|\\[A-Za-z]+")
 _WORD = re.compile(r"(?<![A-Za-z\d{])[A-Za-z]{2,}(?![A-Za-z}^_])")  # no match in 3qr and {CD}
-_FUNCTIONS = frozenset(("sin", "cos", "tan", "log", "ln", "sqrt", "pi", "max", "min", "mod", "or", "and", "base"))
+_FUNCTIONS = frozenset(
+    (
+        "arcsin",
+        "arccos",
+        "arctan",
+        "exp",
+        "sinh",
+        "cosh",
+        "tanh",
+        "infinity",
+        "sin",
+        "cos",
+        "tan",
+        "log",
+        "ln",
+        "sqrt",
+        "pi",
+        "max",
+        "min",
+        "mod",
+        "or",
+        "and",
+        "base",
+    )
+)
 _SENTENCE = re.compile(  # such as "the value of x is …"
     r"[A-Za-z]{2,}\b[^\n]{0,200}?\b(?:is|are|equals)\b[ \t]*:?[ \t]*"
     r"(?=[^\n]*(?:\d|\$|\\\())"
 )
 _DOUBT = re.compile(r"[^.\n]*\b(?:maybe|perhaps|possibly)\b[^.\n]*\d")  # such as "5, maybe 6"
+_SHARE = re.compile(r"\s*(?:per ?cent|\\?%)\s+of\b")
+_DENIAL = re.compile(r"\b(?:not|unknown|never|cannot|nicht|pas|\u043d\u0435|n\u00e3o|no|non)\b", re.IGNORECASE)
+_DENIED = re.compile(r"(?:\b(?:not|nicht|pas)|\u4e0d\u662f|\u5e76\u975e)\W*$|\d[^\d,.\u3002\uff0c]{0,4}\u6216\W*$")
+_QUOTIENT = re.compile(r"/ ?\d+$")  # a factorial may follow at a text's end
+_VERDICT = re.compile(r"\b(yes|no|true|false)(?=\s*(?:[,.;:!]|$))", re.IGNORECASE)
 _STATUS = re.compile(
     r"\b((?:no (?:real |such )?solutions?(?: exists?)?|does not exist|infinitely many(?: solutions)?))\s*[.!]?\s*$",
     re.IGNORECASE,
@@ -81,9 +123,13 @@ def stated_answer(text: str, may_be_words: bool = True) -> str | None:
     if said is not None:
         if is_denied_before(plain, said.start()):
             return None
-        return _first_in(plain[said.end() : said.end() + MAX_STATEMENT].strip())
+        may_exclaim = not said[0].rstrip().endswith((":", "#", "="))
+        return _first_in(plain[said.end() : said.end() + MAX_STATEMENT].strip(), may_exclaim)
     if is_bare(plain) and (may_be_words or not _ONLY_WORDS.fullmatch(plain.strip())):
         return plain.strip() or None
+    verdicts = _VERDICT.findall(plain) if _VERDICT.match(plain.strip()) else ()
+    if len(verdicts) == 1:
+        return verdicts[0]
     status = _STATUS.search(plain, max(len(plain) - MAX_STATEMENT, 0))
     return status[1] if status else _last_in(plain)
 
@@ -113,7 +159,7 @@ def is_bare(text: str) -> bool:
     if not words or _ONLY_WORDS.fullmatch(plain):
         return len(words) <= MAX_WORDS
     counted = _COUNTED.fullmatch(plain)
-    return counted is not None and len(words) < MAX_WORDS
+    return counted is not None and len(words) < MAX_WORDS and not changes_a_number(plain)
 
 
 def is_prose(text: str) -> bool:
@@ -130,14 +176,23 @@ def _words(text: str) -> list[str]:
     return [word for word in _WORD.findall(plain) if word.lower() not in _FUNCTIONS]
 
 
-def _first_in(statement: str) -> str | None:
-    """Return the first answer in the text after "answer is", or None if there is none or it is in doubt."""
+def _first_in(statement: str, may_exclaim: bool) -> str | None:
+    """Return the first answer in the text after "answer is", or None if there is none or it is in doubt.
+
+    `may_exclaim`: the text ends a sentence, so that its last `!` is no factorial.
+    """
     sentence = _SENTENCE.match(statement)
     if sentence:
         statement = statement[sentence.end() :]
     statement = without_remarks(statement)
     formula = _FORMULA.search(statement)
     line, _, _ = statement.partition("\n")
+    clause = _CLAUSE_END.split(line, 1)[0].strip()
+    if line == f"{clause}!" and (_QUOTIENT.search(clause) or not may_exclaim):
+        clause = line
+    if not formula and any(map(str.isdigit, clause)) and (_is_expression(clause) or read(in_one_notation(clause))):
+        rest = line[line.index(clause) + len(clause) :]
+        return None if _DOUBT.match(rest) or is_taken_back(rest, 0) else clause
     for run in _RUN.finditer(line):
         if formula and formula.start() <= run.end():
             break
@@ -158,10 +213,20 @@ def _first_in(statement: str) -> str | None:
     return status[1] if status else _SENTENCE_END.split(line)[0].strip() or None
 
 
+def _is_expression(clause: str) -> bool:
+    """Return whether a clause is an expression as a whole, with names of functions and units, and no other words."""
+    return (
+        all(word in _JOINING or read_unit(word) is not None for word in _words(clause))
+        and _OTHER.search(clause) is None
+    )
+
+
 def _is_changed(line: str, run: re.Match[str], found: str) -> bool:
     """Return whether words before or after an answer deny it, doubt it or make something else of it."""
     place = run.start() + len(run[0].rstrip())
     if changes_the_next_number(line[: run.start()]) or _DOUBT.match(line[run.end() :]) or is_taken_back(line, place):
+        return True
+    if _SHARE.match(line, place) or _DENIAL.search(line, 0, run.start()):
         return True
     next_word = _NEXT_WORD.match(line, place)
     return next_word is not None and not found[-1].isalpha() and follows_as_a_change(next_word[1])
@@ -182,7 +247,10 @@ def _last_in(text: str) -> str | None:
     for run in _RUN.finditer(text, max(last, 0)):
         found = _trimmed(text, run)
         if found and any(map(str.isdigit, found)):
-            best = found
+            before = _SENTENCE_END.split(text[max(run.start() - MAX_STATEMENT, 0) : run.start()])[-1].split()
+            few = " ".join(before[-FEW_WORDS:]) + " "
+            is_changed = changes_the_next_number(few) or _DENIED.search(few) is not None
+            best = None if is_changed or is_taken_back(text, run.start() + len(run[0].rstrip())) else found
     return best
 
 

@@ -171,6 +171,8 @@ _OTHERS: dict[str, tuple[str, Fraction | int]] = {
     "radian": ("radian", 1),
     "cent": ("dollar", Fraction(1, 100)),
     "dollar": ("dollar", 1),
+    "USD": ("dollar", 1),
+    "EUR": ("euro", 1),
     "euro": ("euro", 1),
     "\\omega": ("Ω", 1),
     "\\Omega": ("Ω", 1),
@@ -184,6 +186,7 @@ _WHOLE_WORDS = {
 _TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
 _PER = re.compile(r"\bper\b")
 _POWER_WORD = re.compile(r"\b(square|sq|cubic|cu)\b\.? ?([A-Za-z]+)", re.IGNORECASE)
+_BELOW = re.compile(r"/ ?\(([^()]*)\)$")
 _ATOM = re.compile(
     r" ?(?P<sign>[/*]|\\cdot|\\times)? ?(?P<name>\^\\circ|\\[oO]mega|[A-Za-zμΩ]+)\.?"
     r"(?: ?\^ ?(?P<power>-?\d)|(?P<digit>-?\d))?"
@@ -209,6 +212,7 @@ def read_unit(text: str) -> Unit | None:
     if len(text) > MAX_LENGTH:
         return None
     plain = _TEXT.sub(r" \1 ", text).replace("{", "").replace("}", "").strip()
+    plain = _BELOW.sub(r"/\1", plain)
     plain = _PER.sub("/", plain)
     plain = _POWER_WORD.sub(_with_power, plain)
     plain = _WHOLE_WORDS.get(plain.lower(), plain)

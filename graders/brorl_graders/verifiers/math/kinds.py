@@ -1,0 +1,66 @@
+"""Name the kinds of mathematical answers that are read without a grammar of LaTeX, and what each of them holds."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from brorl_graders.verifiers.math.units import Unit
+from brorl_graders.verifiers.math.value import Value
+
+
+class Quantity(NamedTuple):
+    """A number or plain expression, with a unit or a percent sign if it has one."""
+
+    value: Value
+    is_percent: bool = False
+    unit: Unit | None = None
+
+
+class Words(NamedTuple):
+    """An answer in words, in lower case."""
+
+    text: str
+
+
+class Numeral(NamedTuple):
+    """A number written in another base, such as `101_2`."""
+
+    digits: str
+    base: str
+
+
+class Ratio(NamedTuple):
+    """Two numbers or more with colons between them."""
+
+    parts: tuple[Value, ...]
+    is_time: bool  # True: two parts that may be a time of day
+
+
+class Congruence(NamedTuple):
+    """The numbers that leave one remainder, such as `x \\equiv 3 \\pmod{7}`."""
+
+    residue: int
+    modulus: int
+
+
+class Formula(NamedTuple):
+    """A chemical formula without marks of typesetting, such as `C6H12O6`."""
+
+    text: str
+
+
+class Group(NamedTuple):
+    """Several answers, in brackets or without."""
+
+    brackets: str  # `()`, `(]`, …; `{}`: a set; "": a list; `U`: a union; `|`: a column
+    items: tuple[Reading, ...]
+
+
+class Named(NamedTuple):
+    """An answer with a name, such as `x = 5`, or a tuple with a name for each item, such as `a = 2, b = 5`."""
+
+    name: str  # several names have commas between them
+    reading: Reading
+
+
+Reading = Quantity | Words | Numeral | Ratio | Congruence | Formula | Group | Named

@@ -1,0 +1,112 @@
+"""Read quantities: a number or plain expression, with a percent sign, a scale, units or the name of counted things."""
+
+from __future__ import annotations
+
+import re
+
+from brorl_graders.verifiers.math.kinds import Quantity
+from brorl_graders.verifiers.math.number_words import SCALES, changes_a_number
+from brorl_graders.verifiers.math.units import read_unit, unknown_unit
+from brorl_graders.verifiers.math.value import Value, read_number, read_value, scaled
+
+_PERCENT = re.compile(r" ?(?:%|\\text ?\{ ?(?:%|per ?cent) ?\}|per ?cent(?:age)?|pct)$")
+_UNIT_PAIR = re.compile(r" ?(\d+(?:\.\d+)?) ?([A-Za-z]+)(?: ?(?:,|and\b))?")
+_UNIT_THEN_NUMBER = re.compile(r"[A-Za-z]{1,20}(?: ?\}| ?,| and)* ?\d")
+_UNIT_START = re.compile(r" ?(?:\\text ?\{|\^ ?\{? ?\\circ|(?<=[\d}) ])[A-Za-zμΩ]|\\[oO]mega)")
+_NOUN = re.compile(r"(?:(?:square|sq|cubic|cu)\.? )?[a-z]{2,}(?:[ -][a-z]{2,})*")
+_AFTER_A_NOUN = re.compile(
+    r"(?<=[a-z]) (?:long|tall|wide|high|deep|away|old|each|left|altogether|remaining|only|in (?:total|all)"
+    r"|of [a-z ]+)$"
+)
+_SCALE = re.compile(rf"(?:\\text ?\{{ ?)?({'|'.join(SCALES)})(?![A-Za-z])", re.IGNORECASE)
+_FUNCTIONS = frozenset(("sin", "cos", "tan", "log", "ln", "sqrt", "exp", "pi", "mod", "to", "or", "and", "not"))
+MIN_NOUN = 3  # letters of a noun after a number and a space; a shorter one may be a product of variables
+_POWER = re.compile(r" ?\^ ?\{? ?[2-5] ?\}? ?$")
+_TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
+
+
+def read_quantity(text: str) -> Quantity | None:
+    """Read a quantity, such as "5 cm", `12\\%`, "7 hours 30 minutes" and "5 apples". None: the text is none."""
+    value = read_plain(text)
+    if value is not None and not value.has_variables:
+        return Quantity(value)
+    percent = _PERCENT.search(text)
+    if percent:
+        part = read_plain(text[: percent.start()])
+        return None if part is None else Quantity(part, is_percent=True)
+    if _UNIT_THEN_NUMBER.search(text):
+        parts = _unit_pairs(text)
+        if parts:
+            return _sum_of_units(parts)
+    return _with_unit(text) or (None if value is None else Quantity(value))
+
+
+def read_plain(text: str) -> Value | None:
+    """Read a number as it is written, or else the value of an expression."""
+    number = read_number(text)
+    if number is not None:
+        return Value(number.value, last_place=number.last_place)
+    return read_value(text)
+
+
+def _with_unit(text: str) -> Quantity | None:
+    """Read a number with a scale or a unit after it, known or not, such as "5 million" or "5 apples"."""
+    for start in _UNIT_START.finditer(text):
+        value = read_plain(text[: start.start()].strip())
+        if value is None or value.has_variables:
+            continue
+        name = text[start.start() :].strip()
+        scale = _SCALE.match(name)
+        if scale:
+            value = scaled(value, SCALES[scale[1].lower()])
+            name = name[scale.end() :].strip().removeprefix("}")
+            if not name:
+                return Quantity(value)
+        unit = read_unit(name)
+        is_letter = len(name) == 1 and not start[0].startswith(" ")  # 5m is a product, as 5x is
+        if unit is not None and not is_letter:
+            return Quantity(value, unit=unit)
+        is_product = "\\" not in start[0] and len(name) < (MIN_NOUN if start[0][0] == " " else MIN_NOUN + 1)
+        return None if is_product else _counted(value, name)
+    return None
+
+
+def _unit_pairs(text: str) -> list[str]:
+    """Return each number and unit of a text of two or more of them and nothing else, such as "5 feet 3 inches"."""
+    plain = " ".join(_TEXT.sub(r" \1 ", text).split())
+    parts = [f"{number} \\text{{ {name} }}" for number, name in _UNIT_PAIR.findall(plain)]
+    return [] if len(parts) < 2 or _UNIT_PAIR.sub("", plain).strip() else parts
+
+
+def _sum_of_units(parts: list[str]) -> Quantity | None:
+    """Add quantities of one kind from the largest unit to the smallest. None: they are something else."""
+    total: Quantity | None = None
+    for part in parts:
+        quantity = _with_unit(part)
+        if quantity is None or quantity.unit is None:
+            return None
+        if total is None:
+            total = quantity
+        elif (
+            total.unit is None or total.unit.powers != quantity.unit.powers or total.unit.factor <= quantity.unit.factor
+        ):
+            return None
+        else:
+            value = total.value.value + quantity.value.value * quantity.unit.factor / total.unit.factor
+            total = total._replace(value=Value(value))
+    return total
+
+
+def _counted(value: Value, name: str) -> Quantity | None:
+    """Read a number of things of a name that is no known unit. None: the name is not a name of things."""
+    plain = _POWER.sub("", _TEXT.sub(r" \1 ", name)).strip(" .{}()").lower()
+    plain = _AFTER_A_NOUN.sub("", plain)
+    if _NOUN.fullmatch(plain) is None or changes_a_number(plain):
+        return None
+    words = plain.replace(".", "").split()
+    if not _FUNCTIONS.isdisjoint(words):
+        return None
+    if words[-1] in ("unit", "units"):
+        return Quantity(value)
+    unit = read_unit(plain)
+    return Quantity(value, unit=unit or unknown_unit(" ".join(words)))

@@ -1,0 +1,148 @@
+"""Read sets of real numbers: solved inequalities, unions, `x \\ne 3`, `\\{x : x > 2\\}`, and such conditions."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from itertools import pairwise
+
+from brorl_graders.verifiers.math.kinds import Group, Named, Quantity, Reading, Words
+from brorl_graders.verifiers.math.relation import read_bounds
+from brorl_graders.verifiers.math.value import Value
+from brorl_graders.verifiers.math.words import NONE
+
+ReadOne = Callable[[str], Reading | None]
+LEAST = Quantity(Value(complex(-math.inf)))
+LARGEST = Quantity(Value(complex(math.inf)))
+ONE_OR_OTHER = re.compile(r"\\text ?\{ ?,? ?or ?\}|(?<![A-Za-z\\{])or(?![A-Za-z])|\\(?:lor|vee)(?![A-Za-z])")
+_BOTH = re.compile(r"\\text ?\{ ?,? ?and ?\}|(?<![A-Za-z\\{])and(?![A-Za-z])|\\(?:land|wedge)(?![A-Za-z])")
+_REALS = r"\\mathbb ?\{? ?R ?\}?"
+_ALL_REALS = frozenset(
+    ("\\mathbb{R}", "\\text{all real numbers}", "all real numbers", "\\text{all reals}", "all reals")
+)
+_REAL = re.compile(rf"^[A-Za-z] ?\\in ?{_REALS}(?: ?(?:,|\\text ?\{{ ?(?:and|with|where) ?\}})| ?(?=\\setminus|$)) ?")
+_BUILDER = re.compile(
+    rf"\\\{{ ?(?P<name>[A-Za-z]) ?(?:\\in ?{_REALS})? ?(?:[:|]|\\mid(?![A-Za-z])) ?(?P<condition>.*?) ?\\\}}"
+)
+_EXCEPT = re.compile(rf"(?:(?P<name>[A-Za-z]) ?\\ne ?|{_REALS} ?(?:\\setminus|-) ?(?=\\\{{))(?P<left_out>.+)")
+_MEMBER = re.compile(r"(?P<name>[A-Za-z](?:_\{?\w\}?)?) ?\\in ?(?=[(\[\\])")
+_UNION = re.compile(r"\\cup(?![A-Za-z])")
+
+
+def read_intersection(text: str, read_one: ReadOne) -> Reading | None:
+    """Read two solved inequalities with "and" between them as one interval. None: the text is something else."""
+    parts = _BOTH.split(text)
+    if len(parts) != 2:
+        return None
+    one, other = (read_inequality(part.strip(), read_one) for part in parts)
+    if not isinstance(one, Named) or not isinstance(other, Named) or one.name != other.name:
+        return None
+    ends = [*_finite_ends(one.reading), *_finite_ends(other.reading)]
+    if len(ends) != 2 or ends[0][0] == ends[1][0]:
+        return None
+    (_, opening, low), (_, closing, high) = sorted(ends, key=lambda end: end[0] == "high")
+    if not low.value.value.real < high.value.value.real:
+        return Words(NONE)
+    return Named(one.name, Group(opening + closing, (low, high)))
+
+
+def _finite_ends(interval: Reading) -> list[tuple[str, str, Quantity]]:
+    """Return the place, bracket and value of each end of an interval that is a number."""
+    found = []
+    if isinstance(interval, Group) and len(interval.brackets) == len(interval.items) == 2:
+        for place, bracket, item in zip(("low", "high"), interval.brackets, interval.items, strict=True):
+            if isinstance(item, Quantity) and math.isfinite(item.value.value.real) and not item.value.has_variables:
+                found.append((place, bracket, item))
+    return found
+
+
+def read_set(text: str, read_one: ReadOne) -> Reading | None:
+    """Read a set of real numbers that its signs name: all of them, all but some, those with a property, a union.
+
+    None: the text is no such set.
+    """
+    if text in _ALL_REALS:
+        return Group("()", (LEAST, LARGEST))
+    if "\\" not in text:
+        return None
+    text = _REAL.sub("", text)
+    if not text:
+        return Group("()", (LEAST, LARGEST))
+    if _UNION.search(text):
+        return _union(text, read_one)
+    builder = _BUILDER.fullmatch(text)
+    if builder:
+        condition = read_intersection(builder["condition"], read_one) or read_one(builder["condition"])
+        return condition if isinstance(condition, Named) and condition.name == builder["name"] else None
+    member = _MEMBER.match(text)
+    inner = read_one(text[member.end() :]) if member else None
+    if member and isinstance(inner, Group):
+        return Named(member["name"], inner)
+    return _all_but(text, read_one)
+
+
+def _all_but(text: str, read_one: ReadOne) -> Reading | None:
+    """Read `x \\ne 3` and `\\mathbb{R} \\setminus \\{3, 5\\}` as a union of open intervals."""
+    found = _EXCEPT.fullmatch(text)
+    if found is None:
+        return None
+    values = [read_one(item.strip()) for item in found["left_out"].removeprefix("\\{").removesuffix("\\}").split(",")]
+    numbers = [value for value in values if isinstance(value, Quantity) and not value.value.has_variables]
+    if not numbers or len(numbers) < len(values):
+        return None
+    numbers.sort(key=lambda number: number.value.value.real)
+    ends = [LEAST, *numbers, LARGEST]
+    union = Group("U", tuple(Group("()", pair) for pair in pairwise(ends)))
+    return Named(found["name"], union) if found["name"] else union
+
+
+def read_alternatives(text: str, read_one: ReadOne) -> Reading | None:
+    """Read intervals or solved inequalities with "or" between them as a union. None: the text is something else."""
+    if "or" not in text and "\\vee" not in text:
+        return None
+    parts = ONE_OR_OTHER.split(text)
+    if len(parts) < 2:
+        return None
+    readings = []
+    names = set()
+    is_endless = False
+    for part in parts:
+        reading = read_one(part.strip())
+        if isinstance(reading, Named):
+            names.add(reading.name)
+            reading = reading.reading
+        else:
+            names.add("")
+        if not isinstance(reading, Group) or reading.brackets in ("", "{}") or len(reading.items) != 2:
+            return None
+        is_endless = is_endless or names != {""} or reading.brackets != "()" or "\\infty" in part
+        readings.append(reading)
+    if len(names) > 1 or not is_endless:
+        return None
+    union = Group("U", tuple(readings))
+    name = names.pop()
+    return Named(name, union) if name else union
+
+
+def _union(text: str, read_one: ReadOne) -> Group | None:
+    """Read a union of intervals and sets in a mathematical answer. None: a part is neither."""
+    parts = []
+    for part in _UNION.split(text):
+        reading = read_one(part.strip())
+        if not isinstance(reading, Group) or not reading.brackets:
+            return None
+        parts.append(reading)
+    return Group("U", tuple(parts))
+
+
+def read_inequality(text: str, read_one: ReadOne) -> Named | None:
+    """Read a solved inequality as a named interval."""
+    bounds = read_bounds(text)
+    if bounds is None:
+        return None
+    low = read_one(bounds.low or "-\\infty")
+    high = read_one(bounds.high or "\\infty")
+    if not isinstance(low, Quantity) or not isinstance(high, Quantity):
+        return None
+    return Named(bounds.name, Group(bounds.brackets, (low, high)))
