@@ -15,9 +15,10 @@ RECIPES = {
     "a laptop": ("sums_cpu", "brorl_cpu", "prorl_n16_cpu", "agent_cpu", "smollm2_cpu", "smollm2_sft"),
     "your own model or files": ("your_model", "sft", "evaluation"),
     "one GPU of 80 GB": ("brorl_1gpu",),
-    "8 GPUs": ("brorl_8gpu",),
+    "8 GPUs": ("brorl_8gpu", "evaluation_brorl"),
     "64 GPUs": (
         "brorl_64gpu",
+        "brorl_64gpu_fast",
         "brorl",
         "prorl_v1",
         "prorl_v2",
