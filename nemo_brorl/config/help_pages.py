@@ -13,9 +13,9 @@ EVERYTHING = "all"
 # What a recipe needs, and the shipped recipes that need it.
 RECIPES = {
     "a laptop": ("sums_cpu", "brorl_cpu", "prorl_n16_cpu", "agent_cpu", "smollm2_cpu", "smollm2_sft"),
-    "your own model or files": ("your_model", "sft", "evaluation"),
+    "your own model or files": ("your_model", "sft", "evaluation", "evaluation_brorl"),
     "one GPU of 80 GB": ("brorl_1gpu",),
-    "8 GPUs": ("brorl_8gpu", "evaluation_brorl"),
+    "8 GPUs": ("brorl_8gpu",),
     "64 GPUs": (
         "brorl_64gpu",
         "brorl_64gpu_fast",
