@@ -3,7 +3,7 @@
     .venv/bin/python lab/studies/report_pictures.py RUN [OTHER_RUN] [--only timeline comparison] [--output docs/figures]
 
 RUN is drawn alone, and in the comparison against OTHER_RUN. Needs Chromium and playwright; writes report_*.png.
-The pictures `curves` and `phone` in docs/figures/ show a run of `conf/sums_cpu.yaml`. The others show runs of
+The pictures `curves` and `phone` in docs/figures/ show ten steps of `conf/sums_cpu.yaml`. The others show runs of
 `lab/studies/sweeps/cipher_chains.yaml`, seed 1: RUN with 8 × 512 rollouts a step, OTHER_RUN with 256 × 16.
 """
 
