@@ -144,8 +144,8 @@ def test_a_held_out_file_that_is_too_small_is_said_with_a_number_that_is_taken(t
 
 
 def test_a_step_of_more_prompts_than_questions_is_said(tmp_path: Path) -> None:
-    given = (file_of(tmp_path, sums(5)), "evaluation.num_prompts=1", "rollouts.prompts_per_step=16")
-    (said,) = found(*given)
+    given = (file_of(tmp_path, sums(5)), "evaluation.num_prompts=1")
+    (said,) = found(*given, "rollouts.prompts_per_step=16")
     assert re.match(r"[34] training questions, 16 a step: a step takes questions more than once", said)
     assert found(*given, re.search(r"rollouts.prompts_per_step=\d+", said)[0]) == []
 
