@@ -24,7 +24,7 @@ from types import ModuleType
 
 from graders.tests.support import math_corpus
 
-Score = Callable[[str, str], float]  # of a reference and a response
+Score = Callable[[str, str], float]  # reference and response give a score
 GRADERS = (
     "brorl_graders",
     "math-verify",

@@ -18,7 +18,7 @@ from brorl_graders.verifiers.reward_functions import OTHERS, scoring
 GIVEN_REWARD = f"{__name__}:reward"
 
 Given = tuple[bytes, str]  # pickle, and hash of what the function does
-_kept: list[Given] = []  # at most one
+_kept: list[Given] = []  # holds one reward function or none
 
 
 def kept_reward() -> Given | None:

@@ -59,7 +59,7 @@ Settings = Mapping[str, Any] | Sequence[str]  # values by dotted name or section
 
 RECIPE = "your_model"
 RUN = "runs/session"  # run folder of questions that are given as rows
-ROWS = "questions.jsonl"  # their file in the run folder
+ROWS = "questions.jsonl"  # file of the rows in the run folder
 LOG_DIR = "exp_manager.explicit_log_dir"
 EXAMPLE = "{'prompt': 'What is 2 + 3?', 'answer': '5'}"
 

@@ -30,7 +30,7 @@ def rank_settings(config: BroRLConfig, is_loaded: bool) -> RankSettings:
 
 
 def has_checkpoint(config: BroRLConfig) -> bool:
-    """Return whether the run goes on from a checkpoint in its folder."""
+    """Return whether the run folder has a checkpoint, from which the run continues."""
     return saved_step(Path(config.exp_manager.explicit_log_dir) / "checkpoints") > 0
 
 

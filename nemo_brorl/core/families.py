@@ -42,7 +42,7 @@ class Family:
     has_experts: bool = False
     has_fused_mlp: bool = False  # True: one tensor mlp.gate_up_proj
     has_interleaved_rope: bool = False  # True: dimensions 2i and 2i + 1 are a pair, and some may not rotate
-    has_multipliers: bool = False  # of embeddings, sublayers, attention and logits
+    has_multipliers: bool = False  # embeddings, sublayers, attention and logits have factors
     has_layers_without_rope: bool = False  # no_rope_layers lists 0 for a layer that does not rotate
     # Key without which sliding_window does nothing. Without such a key its number is enough, also in families in which
     # transformers ignores it, because vLLM follows it.

@@ -64,8 +64,8 @@ class Multipliers:
     """Constants by which a model multiplies its activations."""
 
     embedding: float = 1.0
-    residual: float = 1.0  # of what attention and MLP add
-    attention: float | None = None  # of queries times keys; None: 1 / √(head size)
+    residual: float = 1.0  # factor of what attention and MLP add
+    attention: float | None = None  # factor of queries times keys; None: 1 / √(head size)
     logits: float = 1.0
 
 

@@ -17,7 +17,7 @@ LONG_ANSWER = 30  # words; a longer text is a solution, which no response equals
 HOLDS_MORE = re.compile(r"\\boxed|####|answer|</think>", re.IGNORECASE)
 WITH_POINT = re.compile(r"-?\d+\.0")  # a whole number as tables write it that once had missing values
 FEW = 20  # equal answers that are no accident
-MOST_COUNTED = 1000  # questions whose answers are told apart
+MOST_COUNTED = 1000  # most questions whose answers are counted
 MOST_EQUAL = 0.9  # share of answers that may be equal
 
 

@@ -23,7 +23,7 @@ from nemo_brorl.prompts.row_formats import RowFormat
 
 RESERVED = ("timeout_s", "parts", "mode")  # options of verifiers, which no row sets
 ROLES = ("system", "user", "assistant")
-OTHER_ROLES = {"human": "user", "gpt": "assistant"}  # as ShareGPT has them, with `from` and `value`
+OTHER_ROLES = {"human": "user", "gpt": "assistant"}  # ShareGPT's names of roles
 
 Fields = Mapping[str, Any]  # a row that could be read
 

@@ -68,7 +68,7 @@ class ScoringTask:
     of_response: set[int] = field(default_factory=set)  # indices of failures that the response caused
     error: BroRLError | None = None  # why no text can be scored
     done: threading.Event = field(default_factory=threading.Event)
-    is_trial: bool = False  # its text was written to find out whether the payload's reference is to blame
+    is_trial: bool = False  # a text of ours finds out whether the payload's reference is to blame
 
     def trial(self, text: str) -> ScoringTask:
         """Build a task that scores a text by the same payload."""

@@ -26,7 +26,7 @@ class _Known:
     """Results of one question: of its trial, and of answers that took too long."""
 
     is_on_trial: bool = True
-    error: str = ""  # why the trial response was not scored; "": it was
+    error: str = ""  # reason why the trial response was not scored; "": it was
     late: set[str] = field(default_factory=set)
 
 

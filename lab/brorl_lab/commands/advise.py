@@ -31,7 +31,7 @@ from nemo_brorl.training.records import read_metrics
 SIZES = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 SCORE_NOISES = (3.0, 30.0)
 NUM_RESAMPLES = 40
-REACH_ROLLOUTS = 100_000  # rollouts that rate × updates is told for
+REACH_ROLLOUTS = 100_000  # rate × updates is printed per so many rollouts
 PASS_AT = re.compile(r"rollouts/pass_at_(\d+)")
 SOLVED = 0.5  # share of groups with only right rollouts from which the advice is to retire them
 STARVED = 0.25  # keep rate below which `full` takes more than four times the samples for an update

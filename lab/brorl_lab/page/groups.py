@@ -237,7 +237,7 @@ def success_rates(by_step: Mapping[int, Columns]) -> Part:
 
 
 def newest_rates(by_step: Mapping[int, Columns]) -> Part:
-    """Return `success_rates` of the newest step alone, which `brorl watch` asks for after each step."""
+    """Return `success_rates` of the newest step alone. `brorl watch` reads it after each step."""
     newest = sorted(by_step)[-1:]
     return success_rates({step: by_step[step] for step in newest})
 

@@ -41,7 +41,7 @@ class RankState:
     models: list[PolicyModel]  # one per virtual pipeline stage
     chunks: list[DistributedDataParallel]  # models as wrapped for training
     optimizer: MegatronOptimizer
-    references: list[ReferenceWeights]  # that of the KL term, or one for each teacher; empty: no KL term
+    references: list[ReferenceWeights]  # one for the KL term, or one for each teacher; empty: no KL term
     row_settings: RowSettings
 
     def row(self, packed_groups: Sequence[PackedGroup], temperature: float) -> Row:

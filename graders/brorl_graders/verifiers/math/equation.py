@@ -60,7 +60,7 @@ def steps_of_an_estimate(text: str) -> list[str]:
 
 
 def without_operation(text: str) -> str:
-    """Remove a sum, integral, limit or the like up to the equals sign before its value."""
+    """Remove a sum, integral, limit or similar operation up to the equals sign before its value."""
     return _AFTER_OPERATION.sub("", text)
 
 

@@ -18,7 +18,7 @@ _SMALL_WORDS = frozenset(("yes", "no", "dne", "odd", "one", "two", "six", "ten")
 
 
 def are_marked_alike(reference: str, given: str) -> bool:
-    """Return whether the same symbols of two answers have primes, hats and the like.
+    """Return whether the same symbols of two answers have primes, hats or other marks.
 
     Where only one of them has an equals sign, the text before it is a name, and does not count.
     """
