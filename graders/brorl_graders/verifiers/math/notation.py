@@ -123,6 +123,7 @@ _FONT = re.compile(
 )
 _WORDS = re.compile(r"\\(?:textbf|textit|textrm|textnormal|texttt|mbox|mathrm|operatorname)\s*(?=\{)")
 _UPRIGHT = re.compile(r"\\(?:mathrm|operatorname|text|textrm) ?\{ ?([eiT]|-?\d[\d.,]*) ?\}")
+_ENDS_IN_COMMAND = re.compile(r"\\[A-Za-z]+$")
 _QUANTITY = re.compile(r"\\(?:SI|qty) ?\{([^{}]*)\} ?\{([^{}]*)\}")
 _BRACED = re.compile(r"(?<![\w}^_\])\\])\{ ?([-A-Za-z]) ?\}|(?<![\w}\\])\{\}(?=[\^_])")
 _PRIMES = re.compile(r"\^ ?(?:\{ ?('[' ]*)\}|')")
@@ -290,7 +291,7 @@ def _of_latex(text: str) -> str:
     if "\\mathrm" in plain or "\\operatorname" in plain or "\\text" in plain:
         plain = _UPRIGHT.sub(r"\1", plain)
     plain = _WORDS.sub(r"\\text", plain)
-    plain = _FONT.sub(lambda found: found[1] if found[1] is not None else found[2], plain)
+    plain = _FONT.sub(_without_font, plain)
     plain = _BRACED.sub(r"\1", plain)
     plain = _COMMAND.sub(_synonym, plain)
     plain = _NEGATIVE_SPACE.sub("", plain)
@@ -303,6 +304,12 @@ def _of_latex(text: str) -> str:
     if "\\text" in plain:
         plain = _POWER_IN_TEXT.sub(r"\1\2", plain)
     return _SHORT_FRACTION.sub(_as_fraction, plain)
+
+
+def _without_font(found: re.Match[str]) -> str:
+    """Return the text in a font, with a space after a command, as in `\\times\\mathbf{v}`."""
+    inside = found[1] if found[1] is not None else found[2]
+    return f" {inside}" if _ENDS_IN_COMMAND.search(found.string, 0, found.start()) else inside
 
 
 def _as_quantity(found: re.Match[str]) -> str:
