@@ -30,8 +30,9 @@ def rank_settings(config: BroRLConfig, is_loaded: bool) -> RankSettings:
 
 
 def has_checkpoint(config: BroRLConfig) -> bool:
-    """Return whether the run folder has a checkpoint, from which the run continues."""
-    return saved_step(Path(config.exp_manager.explicit_log_dir) / "checkpoints") > 0
+    """Return whether the run folder has a checkpoint with teachers, from which the run continues."""
+    folder = Path(config.exp_manager.explicit_log_dir) / "checkpoints"
+    return config.algorithm.kl.has_teacher and saved_step(folder) > 0
 
 
 def check_teachers(config: BroRLConfig, folder: Path, tokenizer: ChatTokenizer, prompts: Iterable[Prompt]) -> None:
