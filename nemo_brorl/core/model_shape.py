@@ -347,7 +347,7 @@ def _norm(name: str, width: int) -> Shapes:
 
 def _mlp(prefix: str, ffn_size: int, width: int, is_fused: bool = False) -> Shapes:
     rows = {"gate_up": 2 * ffn_size} if is_fused else {"gate": ffn_size, "up": ffn_size}
-    inner = {f"{prefix}{part}_proj.weight": (num, width) for part, num in rows.items()}
+    inner: Shapes = {f"{prefix}{part}_proj.weight": (num, width) for part, num in rows.items()}
     return inner | {f"{prefix}down_proj.weight": (width, ffn_size)}
 
 
