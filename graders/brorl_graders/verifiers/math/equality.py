@@ -182,11 +182,11 @@ def _groups(
 
 
 def _have_same_counts(reference: Group, given: Group, rules: MathRules) -> bool:
-    """Return whether two lists may have each item equally often. A list without braces is no set."""
+    """Return whether two lists may have each item equally often, if the reference repeats one, as `1, 1, 2` does."""
+    if len(set(reference.items)) == len(reference.items):
+        return True
     if len(reference.items) != len(given.items):
         return False
-    if len(set(reference.items)) == len(reference.items) and len(set(given.items)) == len(given.items):
-        return True
     return all(_count(item, reference, rules) == _count(item, given, rules) for item in reference.items)
 
 
