@@ -46,7 +46,7 @@ KEPT_APART := evaluation.first_prompt=64 evaluation.num_prompts=256 evaluation.s
 PYTEST := OMP_NUM_THREADS=1 BRORL_TESTS_FORK=$(FORK) $(PYTHON) -m pytest
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 STYLE := tests/test_architecture.py tests/test_style.py tests/documented_commands/test_table.py
-TESTS := tests/end_to_end lab/tests tests/unit graders/tests launcher/tests tests/attacks tests/campaign tests/fuzz $(STYLE)
+TESTS := tests/end_to_end lab/tests tests/unit tests/first_hours graders/tests launcher/tests tests/attacks tests/campaign tests/fuzz $(STYLE)
 
 # Houses are the packages of the repository. The backend's tests are in tests/. The graders' tests need their own environment.
 HOUSES := backend lab launcher graders

@@ -38,7 +38,7 @@ class Noticed(NamedTuple):
     code: int
     minutes: float
     surprises: list[str]
-    silences: list[float]
+    silences: list[str]  # seconds, and the line before
     wide: list[str]
     ratio: float | None  # estimated over measured seconds of a step; None: a number is missing
 
@@ -46,12 +46,12 @@ class Noticed(NamedTuple):
 def write_model(folder: Path, number: int) -> Path:
     """Write a random model with one of the tokenizers."""
     import torch
-    from transformers import Qwen2Config, Qwen2ForCausalLM
+    from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(number)
-    config = Qwen2Config(**SIZES, tie_word_embeddings=True, bos_token_id=None, eos_token_id=3, initializer_range=0.1)
+    config = LlamaConfig(**SIZES, tie_word_embeddings=True, bos_token_id=None, eos_token_id=3, initializer_range=0.1)
     write_tokenizer(folder, number)
-    Qwen2ForCausalLM(config).save_pretrained(folder)
+    LlamaForCausalLM(config).save_pretrained(folder)
     return folder
 
 
@@ -65,7 +65,8 @@ def noticed(root: Path, index: int) -> Noticed:
     command = [sys.executable, "-m", "nemo_brorl", "train", "--config-name", "your_model", *given, *SETTINGS]
     variables = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}", "COLUMNS": "80"}
     start = last = time.monotonic()
-    lines, silences = [], []
+    lines: list[str] = []
+    silences: list[str] = []
     with subprocess.Popen(
         [*command, f"exp_manager.explicit_log_dir={run}"],
         stdout=subprocess.PIPE,
@@ -78,7 +79,7 @@ def noticed(root: Path, index: int) -> Noticed:
         for line in process.stdout:
             now = time.monotonic()
             if now - last > SILENCE_S:
-                silences.append(now - last)
+                silences.append(f"{now - last:.0f} s after {lines[-1] if lines else 'the command'}")
             last = now
             lines.append(line.rstrip())
             if now - start > LIMIT_S:
@@ -116,11 +117,11 @@ def main() -> int:
         ratio = "-" if seen.ratio is None else f"{seen.ratio:.1f}"
         print(
             f"{seen.name}: exit code {seen.code}, {seen.minutes:.1f} minutes, {len(seen.surprises)} surprises, "
-            f"silence above {SILENCE_S:.0f} s: {[round(gap) for gap in seen.silences]}, {len(seen.wide)} lines above "
-            f"{COLUMNS} columns, estimate over measured {ratio}",
+            f"{len(seen.silences)} silences above {SILENCE_S:.0f} s, {len(seen.wide)} lines above {COLUMNS} columns, "
+            f"estimate over measured {ratio}",
             flush=True,
         )
-        for line in [*dict.fromkeys(seen.surprises), *seen.wide[:3]][:6]:
+        for line in [*dict.fromkeys(seen.surprises), *seen.silences, *seen.wide[:3]][:9]:
             print(f"    {line[:200]}")
     print(f"the output of each run is in {root}")
     return int(any(codes))

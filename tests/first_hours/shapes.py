@@ -109,5 +109,5 @@ def write_tokenizer(folder: Path, index: int) -> Path:
     """Write a model folder without weights, with one of the tokenizers."""
     kind, oddity = TOKENIZERS[index]
     write_odd(folder, oddity, kind)
-    (folder / "config.json").write_text(json.dumps({"model_type": "qwen2", **SIZES}))
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", **SIZES}))
     return folder
