@@ -20,7 +20,7 @@ def state_of(learner: Any) -> list[torch.Tensor]:
     from nemo_brorl.policy.state.optimizer import state_tensors
 
     weights = [weight for model in learner.state.models for weight in model.parameters()]
-    references = list(learner.state.reference.copies.values()) if learner.state.reference else []
+    references = [copy for held in learner.state.references for copy in held.copies.values()]
     return [torch.get_rng_state(), *(tensor.detach().clone() for tensor in weights + references)] + [
         tensor.detach().clone() for tensor in state_tensors(learner.state.optimizer)
     ]
