@@ -44,7 +44,7 @@ SMALL = [
     "rollouts.max_response_tokens=160", "rollouts.max_turn_tokens=64", "dynamic_sampling.enabled=false",
     "algorithm.num_mini_batches=1", "evaluation.num_prompts=2", "evaluation.samples_per_prompt=2",
     "trainer.max_steps=2", "trainer.val_interval=0", "trainer.save_interval=1", "trainer.rehearsal=false",
-    "profile.kind=torch", "profile.steps=[2]", "profile.ranks=[1]",
+    "profile.kind=torch", "profile.steps=[2]", "profile.ranks=[1]", "rewards.environments.step_timeout_s=100",
 ]  # fmt: skip
 
 
