@@ -134,7 +134,6 @@ except BroRLError as error:
     found["environment"] = str(error)
 print(json.dumps(found))
 """
-COLUMN, SAME = "\\begin{pmatrix}1\\\\2\\end{pmatrix}", "\\begin{pmatrix}2-1\\\\2\\end{pmatrix}"
 WITHOUT_EXTRAS = {
     "number": ["math", {"answer": "1/2"}, "\\boxed{0.5}", "It is 3."],
     "word": ["math", {"answer": "Tuesday"}, "\\boxed{Tuesday}", "\\boxed{Monday}"],
@@ -149,7 +148,7 @@ WITHOUT_EXTRAS = {
     ],
 }
 WITH_EXTRAS = {
-    "math": ["math", {"answer": COLUMN}, f"\\boxed{{{SAME}}}"],
+    "math": ["math", {"answer": "(x+1)^2"}, "\\boxed{x^2+2x+1}"],
     "ifeval": ["format", {"language": "en"}, "This is plain English"],
     "reasoning-gym": [
         "reasoning_gym",
