@@ -44,7 +44,7 @@ class _Grade(NamedTuple):
 
 
 class Grade(_Grade):
-    """The reward of one response, with its reason, and with what was read when it is asked for."""
+    """The reward of one response and its reason. The answer and the reference are read when they are asked for."""
 
     source: tuple[str, Mapping[str, Any], str] | None = None  # verifier, payload and response
 

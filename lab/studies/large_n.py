@@ -64,6 +64,7 @@ PROMPT_COSTS = {1000: 45.0, 40: 1.0}  # rollouts that a prompt of so many tokens
 OUTPUT = Path("lab/studies/large_n_results")
 CONFIDENCE = 0.95
 
+Runs = dict[tuple[str, int], list[dict[str, float]]]  # lines by arm and seed
 Weigh = Callable[[Float64, Float64], Float64]  # success rates of kept groups, and those from earlier passes
 
 
@@ -362,9 +363,6 @@ def success_at(lines: Sequence[dict[str, float]], part: str, cost: float, limit:
     """Return a run's success on a part when its rollouts and prompts have cost `limit` rollouts, interpolated."""
     spent = [line["sampled"] + cost * line["prompts"] for line in lines]
     return float(np.interp(limit, spent, [line[part] for line in lines]))
-
-
-Runs = dict[tuple[str, int], list[dict[str, float]]]
 
 
 def read_runs(folder: Path) -> Runs:

@@ -57,10 +57,11 @@ def check_inputs(
 
 
 def _given_twice(overrides: Sequence[str]) -> Iterator[str]:
-    counting = {override.partition("=")[0]: override for override in overrides}
+    last = {override.partition("=")[0]: override for override in overrides}
     for override in overrides:
-        if override != (counts := counting[override.partition("=")[0]]):
-            yield f"{override} is not read: {counts} comes after it"
+        read = last[override.partition("=")[0]]
+        if override != read:
+            yield f"{override} is not read: {read} comes after it"
 
 
 def _unknown_timeouts(config: BroRLConfig) -> Iterator[str]:

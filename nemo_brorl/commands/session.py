@@ -42,7 +42,7 @@ from nemo_brorl.core.stall_watch import Heartbeat
 from nemo_brorl.core.start_report import OnStage, StageReport
 from nemo_brorl.core.timeline import Timeline
 from nemo_brorl.rollouts.failures import FailureCount
-from nemo_brorl.rollouts.ledger import requests_for
+from nemo_brorl.rollouts.ledger import requests_for, sampling_of
 from nemo_brorl.training.finished_run import finished_line
 from nemo_brorl.training.records import read_metrics
 from nemo_brorl.training.trainer import BroRLTrainer
@@ -112,9 +112,7 @@ class Session:
 
     @property
     def _sampling(self) -> Sampling:
-        rollouts = self.config.rollouts
-        tokens = (rollouts.max_response_tokens, rollouts.max_turn_tokens)
-        return Sampling(rollouts.temperature, rollouts.top_p, *tokens, *rollouts.stops)
+        return sampling_of(self.config.rollouts)
 
     @property
     def step(self) -> int:
@@ -231,7 +229,6 @@ train.__signature__ = inspect.signature(Session)  # type: ignore[attr-defined]
 
 
 def _texts(settings: Settings, above: str = "") -> Iterator[str]:
-    """Yield settings as texts KEY=VALUE."""
     if not isinstance(settings, Mapping):
         yield from [settings] if isinstance(settings, str) else settings
         return

@@ -96,9 +96,10 @@ def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
     sources = Sources(config.data)
     source = sources.split("train", config.trainer.seed)
     prompts = PromptStream(source, tokenizer, config.data)
-    check_prompts(tokenizer, model_folder, prompts.peek(NUM_CHECKED), config.data, config.rollouts)
+    first = prompts.peek(NUM_CHECKED)
+    check_prompts(tokenizer, model_folder, first, config.data, config.rollouts)
     held_out = held_out_prompts(config.evaluation, config.data, tokenizer, sources)
-    check_teachers(config, model_folder, tokenizer, [*prompts.peek(NUM_CHECKED), *held_out])
+    check_teachers(config, model_folder, tokenizer, [*first, *held_out])
     names: set[str] = set()
     for prompt in held_out:
         names.update(names_in(prompt.verifier, prompt.payload))

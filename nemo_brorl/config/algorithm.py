@@ -52,7 +52,7 @@ class KLConfig:
 
     @property
     def has_teacher(self) -> bool:
-        """Whether the KL is to other models than the policy at its start."""
+        """Whether the KL compares the policy with teachers, and not with its own first weights."""
         return self.teacher is not None or bool(self.teachers)
 
     @property

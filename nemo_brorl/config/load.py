@@ -449,7 +449,7 @@ def _wrong_type(key: str, error: OmegaConfBaseException) -> str:
         return f"{given}: {_first_line(error)}"
     kind = re.split(r"[\[ ]", setting.annotation)[0]
     nullable = " or null" if "None" in setting.annotation else ""
-    # A null or an empty list shows nobody what to write.
+    # A null or an empty list is no example of what to write.
     example = f", for example {setting.default}" if setting.default not in ("null", "[]") else ""
     meaning = "" if example else f" ({setting.declared.meaning})"
     return f"{given} must be {TYPE_WORDS.get(kind, kind)}{nullable}{example}{meaning}"

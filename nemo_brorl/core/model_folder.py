@@ -34,7 +34,7 @@ def local_model(model: str, setting: str = "policy.model") -> Path | None:
     if "://" in model:
         name = "/".join(model.split("/")[3:5])
         raise ModelError(f"{setting}={model} is an address: set the name alone, {setting}={name}")
-    is_name = hub_name(model)[0].count("/") == 1 and not model.startswith((".", "~", "runs/"))
+    is_name = hub_name(model, setting)[0].count("/") == 1 and not model.startswith((".", "~", "runs/"))
     if is_name and not folder.parent.is_dir():
         return None
     raise ModelError(
@@ -43,14 +43,14 @@ def local_model(model: str, setting: str = "policy.model") -> Path | None:
     )
 
 
-def hub_name(model: str) -> tuple[str, str | None]:
+def hub_name(model: str, setting: str = "policy.model") -> tuple[str, str | None]:
     """Return the name and the revision (branch, tag or commit) of a Hugging Face model `owner/name@revision`.
 
     The revision is None if the name has none. Raises ModelError for an empty one.
     """
     name, mark, revision = model.partition("@")
     if mark and not revision:
-        raise ModelError(f"policy.model={model}: there is no revision after the @. Set {name}, or {name}@main")
+        raise ModelError(f"{setting}={model}: there is no revision after the @. Set {name}, or {name}@main")
     return name, revision or None
 
 

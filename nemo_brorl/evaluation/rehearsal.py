@@ -23,9 +23,9 @@ from nemo_brorl.evaluation.shown_responses import Decode, response_ids, shown_re
 from nemo_brorl.ports import Policy
 from nemo_brorl.rollouts.dynamic_sampling import judge
 from nemo_brorl.rollouts.failures import FailureCount
-from nemo_brorl.rollouts.ledger import OpenGroup
+from nemo_brorl.rollouts.ledger import OpenGroup, sampling_of
 from nemo_brorl.rollouts.sampler import Sampler
-from nemo_brorl.types import Prompt, Sampling, ScoredGroup
+from nemo_brorl.types import Prompt, ScoredGroup
 
 NUM_PROMPTS = 8
 NUM_ROLLOUTS = 8  # rollouts of each prompt
@@ -60,10 +60,7 @@ def rehearse(
     Takes at most `limit_s` + `SCORING_S` seconds. Stops as soon as `should_stop` returns True, and returns the
     responses scored by then.
     """
-    rollouts = config.rollouts
-    sampling = Sampling(
-        rollouts.temperature, rollouts.top_p, rollouts.max_response_tokens, rollouts.max_turn_tokens, *rollouts.stops
-    )
+    sampling = sampling_of(config.rollouts)
     start = time.monotonic()
     settled: dict[str, OpenGroup] = {}
     stream = sampler.open_stream(chunk_size=NUM_ROLLOUTS)

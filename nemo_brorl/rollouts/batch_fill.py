@@ -39,12 +39,12 @@ from nemo_brorl.rollouts.carry_over import CarryOver
 from nemo_brorl.rollouts.dynamic_sampling import POSTPONED
 from nemo_brorl.rollouts.failures import FailureCount
 from nemo_brorl.rollouts.fate import Fate, fate_of, is_resumed
-from nemo_brorl.rollouts.ledger import OpenGroup, check_version
+from nemo_brorl.rollouts.ledger import OpenGroup, check_version, sampling_of
 from nemo_brorl.rollouts.metrics import cut_metrics, group_metrics
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.rollouts.schedule import Stage
 from nemo_brorl.rollouts.stream import TURN_S
-from nemo_brorl.types import FilledBatch, Sampling, WithdrawnGroup
+from nemo_brorl.types import FilledBatch, WithdrawnGroup
 
 log = get_logger(__name__)
 
@@ -87,14 +87,7 @@ class BatchFill:
         self.leftovers = carry_over.leftovers
         self.sampler = sampler
         self.settings = settings
-        self.sampling = Sampling(
-            temperature=settings.temperature,
-            top_p=settings.top_p,
-            max_tokens=settings.max_response_tokens,
-            max_turn_tokens=settings.max_turn_tokens,
-            stop_tokens=settings.stops[0],
-            stop_strings=settings.stops[1],
-        )
+        self.sampling = sampling_of(settings)
         self.stage = stage
         self.version = version
         self.replay_cache = carry_over.take_replay(version)

@@ -17,6 +17,7 @@ from itertools import chain
 import numpy as np
 from brorl_graders import full_mark, lowest_right
 
+from nemo_brorl.config.rollouts import RolloutsConfig
 from nemo_brorl.core.errors import GenerationError
 from nemo_brorl.types import (
     Float32,
@@ -344,6 +345,13 @@ def group_seed(run_seed: int, prompt_uid: str) -> int:
     # Python's own `hash` of a text differs between processes.
     digest = hashlib.blake2b(f"{run_seed}/{prompt_uid}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> (64 - SEED_BITS)
+
+
+def sampling_of(rollouts: RolloutsConfig) -> Sampling:
+    """Return the sampling parameters of training."""
+    return Sampling(
+        rollouts.temperature, rollouts.top_p, rollouts.max_response_tokens, rollouts.max_turn_tokens, *rollouts.stops
+    )
 
 
 def requests_for(

@@ -96,9 +96,9 @@ class BroRLTrainer:
         if self.stop.reason is not None and not self.validations.history and self.step_number == 0:
             return  # asked to stop during start-up: there is nothing to save yet
         if self.handover.version != self.version:
-            # The run was resumed, and nobody has called `begin`.
+            # A resumed run begins here unless its caller has called `begin`.
             self.begin()
-        # A loop of the user's own, which this one goes on from, validates nothing.
+        # A run that a user's own loop began has steps but no validation.
         if not self.validations.history and self.step_number == 0:
             self.observers.step_begins(self.step_number)
             self.validate()

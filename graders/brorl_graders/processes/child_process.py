@@ -83,7 +83,7 @@ class ScoringTask:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether many texts were late and none was scored."""
+        """Whether `MANY_LATE` texts or more missed their deadline and none has a score."""
         return self.num_late >= MANY_LATE and all(score is None for score in self.scores.values())
 
     def prepare(self) -> None:
@@ -109,7 +109,7 @@ class ScoringTask:
 
     @cached_property
     def templates(self) -> list[Template]:
-        """What a process must load before it can score the responses of this scoring task."""
+        """The verifiers and environments that a process loads before it scores the responses of this task."""
         return templates(self.verifier, self.payload)
 
     @cached_property

@@ -22,7 +22,7 @@ _OutputAndBias = tuple[Tensor, Tensor | None]
 class ResidualAdd(torch.nn.Module):
     """Adds what attention or MLP computed to its input, after a norm and times a factor.
 
-    It stands in a layer spec in place of Megatron's bias, dropout and addition. Its sublayers have neither of the two.
+    A layer spec names it in place of Megatron's addition. Its sublayers have no bias and no dropout.
     """
 
     def __init__(self, config: TransformerConfig, norm: type | None, factor: float) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from fractions import Fraction
+from itertools import chain
 from typing import NamedTuple
 
 from brorl_graders.verifiers.math.assignment import in_the_order_of
@@ -201,13 +203,8 @@ def _ordered(
 ) -> bool | None:
     if len(reference.items) != len(given.items):
         return False
-    is_open = False
-    for one, other in zip(reference.items, given.items, strict=True):
-        verdict = are_equal(one, other, rules)
-        if verdict is False:
-            return False
-        is_open = is_open or verdict is None
-    return None if is_open else True
+    pairs = zip(reference.items, given.items, strict=True)
+    return _all_of(are_equal(one, other, rules) for one, other in pairs)
 
 
 def _unordered(
@@ -216,13 +213,18 @@ def _unordered(
     rules: MathRules,
 ) -> bool | None:
     """Compare two groups of answers as sets: every item of one group must equal an item of the other group."""
+    ours = (_is_among(item, given.items, rules, is_reference=True) for item in reference.items)
+    theirs = (_is_among(item, reference.items, rules, is_reference=False) for item in given.items)
+    return _all_of(chain(ours, theirs))
+
+
+def _all_of(verdicts: Iterable[bool | None]) -> bool | None:
+    """Return False at the first verdict that is False, else None if one is open, else True."""
     is_open = False
-    for some, others in ((reference.items, given.items), (given.items, reference.items)):
-        for item in some:
-            verdict = _is_among(item, others, rules, is_reference=some is reference.items)
-            if verdict is False:
-                return False
-            is_open = is_open or verdict is None
+    for verdict in verdicts:
+        if verdict is False:
+            return False
+        is_open = is_open or verdict is None
     return None if is_open else True
 
 
@@ -250,10 +252,7 @@ def _group_and_other(
     given: Reading,
     rules: MathRules,
 ) -> bool | None:
-    """Compare a group of answers with a single answer.
-
-    They are equal if every item of the group equals the single answer.
-    """
+    """Compare a group of answers with a single answer. They are equal if every item of the group equals it."""
     verdict: bool | None = True
     if isinstance(reference, Group):
         group = reference
