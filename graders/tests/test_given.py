@@ -11,17 +11,9 @@ from brorl_graders import ConfigError, NamedCode, Pool, give_reward, keep_reward
 from brorl_graders.base.names import Names, allow, allowed
 from brorl_graders.given import GIVEN_REWARD, kept_reward
 
+from graders.tests.support.weighted_reward import Weighted
+
 NAMED = NamedCode("data.verifier", GIVEN_REWARD, "payload, response", "workers")
-
-
-class Weighted:
-    """A reward with a weight, which pickle takes by reference to this module, and its weight by value."""
-
-    def __init__(self, weight: float) -> None:
-        self.weight = weight
-
-    def __call__(self, completions: list[str], answer: list[str], **columns: Any) -> list[float]:
-        return [self.weight * (text == right) for text, right in zip(completions, answer, strict=True)]
 
 
 @pytest.fixture(autouse=True)

@@ -159,7 +159,7 @@ assert [game.step(Action(text)).terminated for text in ("7", "42")] == [False, T
 '"""),
     Row("# my_sums.py", save_as="my_sums.py", instead="""python -c '
 from my_sums import questions, reward
-assert reward(questions[0], "1+1=2+2=4<answer>4</answer>") == 1.0
+assert reward({"answer": 4}, "1+1=2+2=4<answer>4</answer>") == 1.0
 '"""),
     Row("# my_training.py", "its command is next", save_as="my_training.py", instead="test -f my_sums.py"),
     Row("python my_training.py", says="rewards [", leaves="runs/from_python/hf/model.safetensors"),

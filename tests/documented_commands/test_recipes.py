@@ -31,7 +31,7 @@ RECIPES = {
     "brorl_on_plateau": "",
     "brorl_qwen3_30b_a3b": "",
     "evaluation": f"{SHAPE} generation.gpu_memory_utilization=0.5",
-    "evaluation_brorl": "",
+    "evaluation_brorl": "generation.gpu_memory_utilization=0.5",
     "prorl_n16_cpu": ON_CPU,
     "prorl_v1": "",
     "prorl_v2": "",
