@@ -47,6 +47,8 @@ def test_json_within_the_bounds_is_read_as_ever(text: str) -> None:
         ('["\\\\"]' + "[" * 65, "deep"),
         ("1" * 301, "a number of more than 300 digits"),
         ('{"scores": [-0.' + "1" * 301 + "]}", "digits"),
+        ('{"score": 1, "score": 1}', "the key 'score' twice"),
+        ('[{"a": 1, "b": [{"c": 0, "d": 1, "c": 1}]}]', "the key 'c' twice"),
         ('"' + "x" * MANY + '"', "1,048,578 bytes, 1,048,576 are allowed"),
     ],
 )

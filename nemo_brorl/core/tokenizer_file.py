@@ -25,6 +25,11 @@ def load_backend(folder: Path) -> tokenizers.Tokenizer:
     # A file that was saved after a training run may still cut every text, or fill it up.
     backend.no_truncation()
     backend.no_padding()
+    # transformers makes a tokenizer without tokens of an empty file.
+    if not backend.encode("1 + 1", add_special_tokens=False).ids:
+        raise ModelError(
+            f"the tokenizer in {str(folder)!r} gives no tokens for the text '1 + 1': its files are damaged"
+        )
     return backend
 
 

@@ -313,4 +313,18 @@ def options_are_read(asked: Questions) -> Iterator[Finding]:
                 yield Finding(f"data.{name}={value} is not read: {said} looks for no answer at a place")
 
 
-CHECKS = (options_are_read, prompts_fit, enough_held_out, enough_for_steps, references_earn)
+def same_verifiers(asked: Questions) -> Iterator[Finding]:
+    """Yield a finding if held-out questions in their own file have a verifier that no question of training has."""
+    if all(source.held_out_path is None for _, source in asked.data.sources()):
+        return
+    trained = {question.verifier for question in asked.looked}
+    others = [question for question in asked.held_out if question.verifier not in trained]
+    if others:
+        yield Finding(
+            f"{len(others)} of {len(asked.held_out)} held-out questions are scored by {others[0].verifier} (such as "
+            f"{others[0].where}), and training questions by {', '.join(sorted(trained))}: validation measures "
+            "something else than what is trained"
+        )
+
+
+CHECKS = (options_are_read, prompts_fit, enough_held_out, enough_for_steps, same_verifiers, references_earn)

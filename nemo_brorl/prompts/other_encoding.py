@@ -23,21 +23,23 @@ from nemo_brorl.types import Prompt
 
 WALL_S = 60  # seconds; a busy machine may be slow
 MAX_REPLY = 1 << 26  # bytes
+IS_READ = "the tokenizer is read"  # a line of the child process
 NUM_AROUND = 3  # tokens shown around the first difference
 
 log = get_logger(__name__)
 
 
 def differences(tokenizer: ChatTokenizer, folder: Path, prompts: Sequence[Prompt]) -> list[str]:
-    """Return a sentence for each prompt that transformers encodes to other tokens; none where it is not installed.
+    """Return a sentence if transformers cannot read the tokenizer, or for each prompt that it encodes to other tokens.
 
-    Prompts with tools are left out.
+    Prompts with tools are left out. Without transformers there are no differences.
     """
-    # A model without a template has a format of our own, which transformers does not know.
-    is_ours = tokenizer.chat_template is None
-    asked = [prompt for prompt in prompts if tokenizer.prompt_ids(prompt.messages) == list(prompt.token_ids)]
-    if is_ours or not asked or importlib.util.find_spec("transformers") is None:
+    if importlib.util.find_spec("transformers") is None:
         return []
+    asked: list[Prompt] = []
+    # A model without a template has a format of our own, which transformers does not know.
+    if tokenizer.chat_template is not None:
+        asked = [prompt for prompt in prompts if tokenizer.prompt_ids(prompt.messages) == list(prompt.token_ids)]
     request = {
         "folder": str(folder),
         "template": tokenizer.chat_template,
@@ -45,8 +47,11 @@ def differences(tokenizer: ChatTokenizer, folder: Path, prompts: Sequence[Prompt
         "date": tokenizer.template.date,
         "conversations": [list(map(dict, prompt.messages)) for prompt in asked],
     }
+    encoded = _encoded(request)
+    if isinstance(encoded, str):
+        return [f"transformers, and so an engine, cannot read the tokenizer in {folder}: {encoded}"]
     found = []
-    for prompt, other in zip(asked, _encoded(request), strict=False):
+    for prompt, other in zip(asked, encoded, strict=False):
         ours = list(prompt.token_ids)
         if ours != other:
             pairs = zip(ours, other, strict=False)
@@ -63,8 +68,8 @@ def _pieces(tokenizer: ChatTokenizer, token_ids: Sequence[int]) -> list[str | No
     return [tokenizer.backend.id_to_token(token_id) for token_id in token_ids]
 
 
-def _encoded(request: Mapping[str, Any]) -> list[list[int]]:
-    """Return the token ids of conversations from a child process, none where transformers cannot read the model."""
+def _encoded(request: Mapping[str, Any]) -> list[list[int]] | str:
+    """Return the token ids of conversations from a child process, or why transformers cannot read the tokenizer."""
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-m", "nemo_brorl.prompts.other_encoding"]
     try:
@@ -75,8 +80,10 @@ def _encoded(request: Mapping[str, Any]) -> list[list[int]]:
         log.warning("prompts were not compared with those of transformers, which took more than %s s", WALL_S)
         return []
     if done.returncode:
-        reason = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        log.warning("prompts were not compared with those of transformers: %s", "".join(reason)[:300])
+        reason = "".join(done.stderr.decode(errors="replace").strip().splitlines()[-1:])[:300]
+        if IS_READ.encode() not in done.stdout:
+            return reason
+        log.warning("prompts were not compared with those of transformers: %s", reason)
         return []
     encoded: list[list[int]] = read_json(done.stdout.rpartition(b"\n")[2], most_bytes=MAX_REPLY)
     return encoded
@@ -100,6 +107,8 @@ def _answer() -> None:
 
     chat_template_utils.datetime = FixedDay
     tokenizer = AutoTokenizer.from_pretrained(request["folder"], trust_remote_code=False)
+    sys.stdout.write(f"{IS_READ}\n")
+    sys.stdout.flush()
     encoded = []
     for messages in request["conversations"]:
         ids = tokenizer.apply_chat_template(

@@ -7,6 +7,7 @@ Each such run would go on in silence.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,13 @@ OPENINGS = re.compile(
     r"<\|(im_start|begin_of_text|start_header_id|user|system|start)\|>|<s>|\[INST\]|<start_of_turn>|<｜"
 )
 
+# Ends of prompts in which the answer's turn is open already, also those of templates that consist of words alone.
+ENDINGS = re.compile(
+    r"(\[/INST\]|<start_of_turn>model|<\|(assistant|end_header_id)\|>|<｜Assistant｜>|#+ ?(Response|Answer|Assistant):"
+    r"|\b(Assistant|ASSISTANT):)\s*(<think>)?\s*$"
+)
+MIN_VOCABULARY = 0.75  # smallest share of a model's vocabulary that its own tokenizer has
+
 log = get_logger(__name__)
 
 
@@ -43,7 +51,7 @@ def check_prompts(
     """
     check_stop_tokens(tokenizer, folder)
     tokenizer.with_stops(rollouts.stop_tokens)
-    for text in unread_arguments(tokenizer):
+    for text in (*unread_arguments(tokenizer), *_small_vocabulary(tokenizer, folder)):
         log.warning("%s", text)
     prompts = prompts[:NUM_PROMPTS]
     faults = [*template_faults(tokenizer, rollouts), *_faults_of(tokenizer, prompts)]
@@ -89,6 +97,15 @@ def unread_arguments(tokenizer: ChatTokenizer) -> Iterator[str]:
                 f"data.template_arguments.{name} is not read by the model's chat template, which takes "
                 f"{', '.join(own) or 'no arguments'}"
             )
+
+
+def _small_vocabulary(tokenizer: ChatTokenizer, folder: Path) -> Iterator[str]:
+    size = vocab_size_of(folder)
+    if size is not None and tokenizer.vocab_size < MIN_VOCABULARY * size:
+        yield (
+            f"the tokenizer in {folder} has {tokenizer.vocab_size:,} tokens, and the model knows {size:,}: it may be "
+            "the tokenizer of another model"
+        )
 
 
 def template_faults(tokenizer: ChatTokenizer, rollouts: RolloutsConfig) -> Iterator[str]:
@@ -164,13 +181,15 @@ def _faults_of(tokenizer: ChatTokenizer, prompts: Sequence[Prompt]) -> Iterator[
     for prompt in prompts:
         for message in prompt.messages:
             text = message["content"].strip()
-            is_templated = text.startswith(tuple(marks)) or text.endswith(tuple(marks)) or OPENINGS.match(text)
+            is_templated = text.startswith(tuple(marks)) or text.endswith(tuple(marks))
+            is_templated = is_templated or OPENINGS.match(text) or ENDINGS.search(text)
             if is_templated and tokenizer.template.name != NO_TEMPLATE and message["role"] != "assistant":
                 yield (
                     f"{prompt.uid} holds a chat template already: {_shown(text)}. Set data.chat_template=none "
                     'data.answer_instruction="" to send such texts as they are, or give the questions alone'
                 )
                 break
+        yield from _lost_characters(tokenizer, prompt)
         if tokenizer.chat_template is None:
             continue
         rendered = tokenizer.render(prompt.messages)
@@ -182,6 +201,29 @@ def _faults_of(tokenizer: ChatTokenizer, prompts: Sequence[Prompt]) -> Iterator[
                 )
         if tokenizer.render(prompt.messages) != rendered:
             yield f"{prompt.uid}: the chat template writes one conversation in two ways: {_shown(rendered)}"
+
+
+def _lost_characters(tokenizer: ChatTokenizer, prompt: Prompt) -> Iterator[str]:
+    """Yield a sentence if letters, digits or signs of a prompt have no token, or only the one of unknown text."""
+    named = (tokenizer.special_tokens.get("unk_token"), getattr(tokenizer.backend.model, "unk_token", None))
+    unknown = {tokenizer.backend.token_to_id(token) for token in named if token is not None}
+    for message in prompt.messages:
+        text = message["content"]
+        encoding = tokenizer.backend.encode(text, add_special_tokens=False)
+        kept: set[int] = set()
+        for token_id, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True):
+            if token_id not in unknown:
+                kept.update(range(start, stop))
+        lost = [
+            char for place, char in enumerate(text) if place not in kept and unicodedata.category(char)[0] in "LNPS"
+        ]
+        if lost:
+            signs = "".join(dict.fromkeys(lost))
+            yield (
+                f"{prompt.uid}: the tokenizer has no tokens for {_shown(signs)} in {_shown(text)}, and the model would "
+                "not see them"
+            )
+            break
 
 
 def _special(tokenizer: ChatTokenizer) -> Mapping[int, Any]:

@@ -16,6 +16,7 @@ import re
 import stat
 import unicodedata
 from codecs import BOM_UTF8
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -36,7 +37,7 @@ _OTHERS = bytes(set(range(256)) - set(b"[{]}"))
 
 
 class MalformedError(ValueError):
-    """JSON is larger, deeper or has longer numbers than its reader allows."""
+    """JSON is larger, deeper or has longer numbers than its reader allows, or an object has a key twice."""
 
 
 class RecordError(DataError):
@@ -60,7 +61,7 @@ def read_json(
     """Return the value that JSON in UTF-8 holds, after counting its bytes, brackets and digits.
 
     Raises ValueError for what is not JSON, and its subclass MalformedError for more than `most_bytes`, `depth` lists
-    and objects in each other, or numbers of more than `digits` digits.
+    and objects in each other, numbers of more than `digits` digits, or a key that an object has twice.
     """
     if isinstance(data, str):
         data = data.encode("utf-8", "surrogatepass")
@@ -68,7 +69,16 @@ def read_json(
         raise MalformedError(f"it has {len(data):,} bytes, {most_bytes:,} are allowed")
     data = data.removeprefix(BOM_UTF8)
     check_json(data, depth, digits)
-    return json.loads(data.decode("utf-8", "surrogatepass"))
+    return json.loads(data.decode("utf-8", "surrogatepass"), object_pairs_hook=_without_repeats)
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        # Readers differ in which of the values they take.
+        [(key, _)] = Counter(key for key, _ in pairs).most_common(1)
+        raise MalformedError(f"it has the key {key[:80]!r} twice")
+    return found
 
 
 def check_json(data: bytes, depth: int = 64, digits: int = 300) -> None:

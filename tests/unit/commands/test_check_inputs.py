@@ -86,6 +86,18 @@ def test_references_of_an_own_held_out_file_are_tried_too(tmp_path: Path) -> Non
         found(file_of(tmp_path, sums(40)), held_out, "data.verifier=exact_match", *ENOUGH)
 
 
+def test_another_verifier_of_the_held_out_file_is_named(tmp_path: Path) -> None:
+    other = [{"prompt": f"{n} + 2 = ?", "answer": str(n + 2), "by": "math"} for n in range(8)]
+    rows = [row | {"by": "exact_match"} for row in sums(30)]
+    given = (
+        f"data.held_out_path={write_jsonl(tmp_path / 'held.jsonl', other)}",
+        "data.columns.verifier=by",
+    )
+    (said,) = found(file_of(tmp_path, rows), *given, *ENOUGH)
+    assert "8 of 8 held-out questions are scored by math (such as held.jsonl, line " in said
+    assert "training questions by exact_match: validation measures something else" in said
+
+
 def test_letters_of_options_and_parts_of_a_composition_earn(tmp_path: Path) -> None:
     choices = [{"prompt": f"{n}?", "answer": n % 2, "options": ["Rome", "Oslo"]} for n in range(20)]
     layout = ("data.verifier=multiple_choice", "data.columns.prompt=prompt", "data.columns.answer=answer")

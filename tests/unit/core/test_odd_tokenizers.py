@@ -51,6 +51,15 @@ def test_a_token_whose_written_id_is_not_its_own_is_refused(tmp_path: Path) -> N
         load_tokenizer(folder)
 
 
+def test_a_tokenizer_that_gives_no_tokens_is_refused(tmp_path: Path) -> None:
+    folder = write_odd(tmp_path / "model", odd_tokenizers.added_decoder)
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer.model").write_bytes(b"")
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer", "eos_token": "</s>"}')
+    with pytest.raises(ModelError, match="gives no tokens for the text '1 \\+ 1': its files are damaged"):
+        load_tokenizer(folder)
+
+
 @pytest.mark.parametrize(
     "oddity", [odd_tokenizers.special_tags, odd_tokenizers.additional, odd_tokenizers.added_decoder]
 )

@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import BPE, WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from nemo_brorl.config.data import DataConfig
 from nemo_brorl.config.rollouts import RolloutsConfig
@@ -132,6 +135,9 @@ def test_a_system_prompt_that_the_template_drops_is_told(model: Path) -> None:
         "What is 0 + 1?<|im_end|>",
         "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nWhat is 0 + 1?",
         "<s>[INST] What is 0 + 1? [/INST]",
+        "Below is an instruction.\n\n### Instruction:\nWhat is 0 + 1?\n\n### Response:",
+        "A conversation between User and Assistant. User: What is 0 + 1? Assistant: <think>",
+        "You are a calculator. [INST] What is 0 + 1? [/INST]",
     ],
 )
 def test_a_prompt_that_holds_a_template_already_is_refused_and_can_be_sent_as_it_is(model: Path, text: str) -> None:
@@ -140,7 +146,38 @@ def test_a_prompt_that_holds_a_template_already_is_refused_and_can_be_sent_as_it
 
 
 def test_a_question_about_marks_is_a_question(model: Path) -> None:
-    check(model, "What does <|im_end|> mean in a prompt?", "Is x < s > y?")
+    check(model, "What does <|im_end|> mean in a prompt?", "Is x < s > y?", "Who wrote 'Assistant: hello' first?")
+
+
+@pytest.mark.parametrize("unknown", ["<unk>", None])
+def test_characters_without_a_token_are_named(model: Path, unknown: str | None) -> None:
+    words = ["What", "is", "1", "+", "?", "<|im_start|>", "<|im_end|>", "user", "assistant", "<unk>"]
+    backend = Tokenizer(WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
+    if unknown is None:
+        backend = Tokenizer(BPE({char: number for number, char in enumerate("What is1+?user<|m_dn>")}, []))
+    backend.pre_tokenizer = WhitespaceSplit()
+    backend.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    backend.save(str(model / "tokenizer.json"))
+    set_in(model, "tokenizer_config.json", unk_token=unknown)
+    (model / "chat_template.jinja").write_text(CHATML)
+    check(model, "What is 1 + 1 ?")
+    text = refusal(model, "What is 1 + 1 ?", "What is 1 × ½ ?")
+    assert "train/1: the tokenizer has no tokens for '×½' in 'What is 1 × ½ ?'" in text
+
+
+def test_a_tokenizer_of_fewer_tokens_than_the_model_knows_is_named(
+    model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    check(model)
+    assert "tokenizer of another model" not in caplog.text
+    set_in(model, "config.json", vocab_size=32000)
+    check(model)
+    assert "has 317 tokens, and the model knows 32,000: it may be the tokenizer of another model" in caplog.text
+
+
+def test_a_tokenizer_that_transformers_cannot_read_is_refused(model: Path) -> None:
+    set_in(model, "tokenizer_config.json", eos_token={"content": "<|im_end|>"})
+    assert "transformers, and so an engine, cannot read the tokenizer in" in refusal(model)
 
 
 def test_the_first_three_faults_are_shown_and_a_setting_accepts_them(

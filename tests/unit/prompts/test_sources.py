@@ -220,6 +220,7 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
         ('{"prompt": "\\ud800", "answer": "1"}\n', "line 1: 'prompt' has the message"),
         ("nonsense\n", "begins with 'nonsense' and has no objects of JSON"),
         ("{nonsense\n", "line 1: not JSON"),
+        ('{"prompt": "a", "answer": "1", "answer": "2"}\n', "line 1: not JSON: it has the key 'answer' twice"),
         ("[1]\n", "line 1: a row is a JSON object, not list"),
         ("[" * 100_000, "not JSON"),
     ],
