@@ -181,8 +181,8 @@ def _faults_of(tokenizer: ChatTokenizer, prompts: Sequence[Prompt]) -> Iterator[
     for prompt in prompts:
         for message in prompt.messages:
             text = message["content"].strip()
-            is_templated = text.startswith(tuple(marks)) or text.endswith(tuple(marks))
-            is_templated = is_templated or OPENINGS.match(text) or ENDINGS.search(text)
+            has_marks = text.startswith(tuple(marks)) or text.endswith(tuple(marks))
+            is_templated = has_marks or OPENINGS.match(text) or ENDINGS.search(text)
             if is_templated and tokenizer.template.name != NO_TEMPLATE and message["role"] != "assistant":
                 yield (
                     f"{prompt.uid} holds a chat template already: {_shown(text)}. Set data.chat_template=none "

@@ -13,7 +13,7 @@ from typing import Any
 from tests.cluster.slurm_cluster import ROOT, Job, SlurmCluster
 
 ENVIRONMENT = {"BRORL_OBJECT_STORE_GB": "0.2", "BRORL_SKIP_DOCTOR": "0", "OMP_NUM_THREADS": "1"}
-GIVEN = ("--config-name", "brorl_cpu", "--partition", "batch", "--time", "00:30:00")
+GIVEN = ("--config-name", "brorl_64gpu", "--partition", "batch", "--time", "00:30:00")
 RUN_S = 600
 
 

@@ -9,7 +9,9 @@ VOCAB_SIZE = 128
 EOS_ID = 1
 
 
-def make_tiny_model(folder: Path, seed: int = 0, is_tied: bool = True, scale: float = 0.3) -> Path:
+def make_tiny_model(
+    folder: Path, seed: int = 0, is_tied: bool = True, scale: float = 0.3, num_kv_heads: int = 1
+) -> Path:
     """Write config, tokenizer and safetensors; weights are drawn with `seed`, large enough that log-probs differ by
     nats."""
     import torch
@@ -22,7 +24,7 @@ def make_tiny_model(folder: Path, seed: int = 0, is_tied: bool = True, scale: fl
         intermediate_size=128,
         num_hidden_layers=2,
         num_attention_heads=2,  # of 32 dimensions: vLLM's CPU attention has no kernel for fewer
-        num_key_value_heads=1,
+        num_key_value_heads=num_kv_heads,
         max_position_embeddings=512,
         tie_word_embeddings=is_tied,
         initializer_range=scale,
