@@ -150,7 +150,12 @@ def keep_rate_line(groups: Sequence[ScoredGroup], config: BroRLConfig) -> str:
     line = (
         f"  expected informative groups at N = {num}: {kept.mean:.0%} (80 % interval {kept.low:.0%} … {kept.high:.0%})"
     )
-    if not any(successes):
+    if not any(successes) and any(len(set(group.rewards.tolist())) > 1 for group in groups):
+        line += (
+            "; rewards differ, but not after rewards.shaping: if right responses are cut, raise "
+            f"rollouts.max_response_tokens={config.rollouts.max_response_tokens}"
+        )
+    elif not any(successes):
         line += "; no response was right: use easier questions, another data.answer_format, "
         line += "`brorl sft` first, or a larger N"
     elif successes == sizes:

@@ -1,5 +1,4 @@
-"""A model and settings with which a recipe for GPUs trains on two CPU nodes: random weights, generated questions, capital
-letters.
+"""A model and settings with which a recipe for GPUs trains on two CPU nodes: random weights, questions, capital letters.
 
 Four policy ranks have tensor and pipeline parallelism, and FP8 is emulated.
 """
@@ -12,7 +11,8 @@ from pathlib import Path
 from tests.support.tiny_model import make_tiny_model
 
 SETTINGS = (
-    "trainer.num_nodes=2", "trainer.gpus_per_node=0", "trainer.rehearsal=false", "trainer.max_steps=3", "trainer.val_interval=0", "trainer.save_interval=2",
+    "trainer.num_nodes=2", "trainer.gpus_per_node=0", "trainer.rehearsal=false",
+    "trainer.max_steps=3", "trainer.val_interval=0", "trainer.save_interval=2",
     "policy.tensor_model_parallel_size=2", "policy.sequence_parallel=true", "policy.pipeline_model_parallel_size=2",
     "policy.precision=fp32", "policy.fp8=e4m3", "policy.fp8_recipe=blockwise",
     "policy.tokens_per_micro_batch=256", "policy.log_prob_chunk_tokens=256",
@@ -25,7 +25,8 @@ SETTINGS = (
     "rollouts.save_samples=2", "evaluation.num_prompts=2", "evaluation.samples_per_prompt=2",
     "evaluation.max_response_tokens=12",
     "algorithm.num_mini_batches=2", "policy.optim.lr=1e-3",
-    "data.source=jsonl", "data.system_prompt=null", "data.max_prompt_tokens=50", "data.verifier=tests.cluster.verifier:wants_capitals",
+    "data.source=jsonl", "data.system_prompt=null", "data.max_prompt_tokens=50",
+    "data.verifier=tests.cluster.verifier:wants_capitals",
     "exp_manager.create_tensorboard_logger=false",
 )  # fmt: skip
 

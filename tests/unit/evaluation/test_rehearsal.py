@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from nemo_brorl.algorithm.keep_rate import expected_keep_rate
@@ -56,6 +57,19 @@ def test_groups_that_are_all_wrong_say_what_to_change(capsys: pytest.CaptureFixt
         "no response was right: use easier questions, another data.answer_format, `brorl sft` first, or a larger N"
         in printed
     )
+
+
+def test_right_answers_that_are_all_cut_are_told_apart_from_wrong_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    cut = group_of([0.0, 1.0, 0.0, 0.0])
+    chunks = tuple(replace(chunk, is_stopped=np.zeros(4, bool)) for chunk in cut.group.chunks)
+    config = BroRLConfig()
+    config.rewards.shaping.truncated_factor = 0.0
+    cut = replace(cut, group=replace(cut.group, chunks=chunks))
+    print_rehearsal(config, Rehearsed([cut], 4, num_tokens=8, seconds=2.0), decode, Console())
+    printed = capsys.readouterr().out
+    assert "1 of 4 right" in printed and "no response was right" not in printed
+    proposal = f"if right responses are cut, raise rollouts.max_response_tokens={config.rollouts.max_response_tokens}"
+    assert f"rewards differ, but not after rewards.shaping: {proposal}" in printed
 
 
 def test_the_time_of_a_step_follows_from_the_pace(capsys: pytest.CaptureFixture[str]) -> None:
