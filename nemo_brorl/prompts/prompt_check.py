@@ -36,7 +36,8 @@ ENDINGS = re.compile(
     r"(\[/INST\]|<start_of_turn>model|<\|(assistant|end_header_id)\|>|<｜Assistant｜>|#+ ?(Response|Answer|Assistant):"
     r"|\b(Assistant|ASSISTANT):)\s*(<think>)?\s*$"
 )
-MIN_VOCABULARY = 0.75  # smallest share of a model's vocabulary that its own tokenizer has
+MIN_SHARE = 0.75  # smallest share of a model's vocabulary that its own tokenizer has
+SMALL_VOCABULARY = 4096  # a smaller one is that of a toy, and may have any room
 
 log = get_logger(__name__)
 
@@ -101,7 +102,7 @@ def unread_arguments(tokenizer: ChatTokenizer) -> Iterator[str]:
 
 def _small_vocabulary(tokenizer: ChatTokenizer, folder: Path) -> Iterator[str]:
     size = vocab_size_of(folder)
-    if size is not None and tokenizer.vocab_size < MIN_VOCABULARY * size:
+    if size is not None and size >= SMALL_VOCABULARY and tokenizer.vocab_size < MIN_SHARE * size:
         yield (
             f"the tokenizer in {folder} has {tokenizer.vocab_size:,} tokens, and the model knows {size:,}: it may be "
             "the tokenizer of another model"

@@ -24,6 +24,7 @@ ROOT = HERE.parents[1]
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 LOCK = Path("/var/tmp/brorl_cluster.lock")
 TURN_S = 1800
+TRIES = 10
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "nsenter", "unshare")
 
 
@@ -210,11 +211,14 @@ class Job:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def field(self, name: str) -> str:
-        """Of `scontrol show job`."""
-        shown = self.cluster.run("scontrol", "--oneliner", "show", "job", self.id).stdout
-        found = re.search(rf"\b{name}=(\S*)", shown)
-        assert found is not None, f"no {name} in {shown!r}"
-        return found.group(1)
+        """Of `scontrol show job`, which may have to be asked again on a busy machine."""
+        for _ in range(TRIES):
+            done = self.cluster.run("scontrol", "--oneliner", "show", "job", self.id)
+            found = re.search(rf"\b{name}=(\S*)", done.stdout)
+            if found is not None:
+                return found.group(1)
+            time.sleep(1)
+        raise AssertionError(f"no {name} in {done.stdout!r}: {done.stderr}")
 
     @property
     def state(self) -> str:

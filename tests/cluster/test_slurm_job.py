@@ -20,6 +20,7 @@ pytestmark = pytest.mark.cluster
 
 READY_S = 400  # minutes on a busy machine of two cores; half a one on an idle one
 LOST_S = 150  # Ray's five health checks take 75 s on an idle machine
+MAX_MISMATCH = 0.1  # nats, of emulated FP8; fp32 alone has 1e-6
 HOLD_FROM = 28  # calls of the verifier: 4 of the first validation and 16 of step 1 come before
 IDLE = f"{sys.executable} {ROOT / 'tests' / 'cluster' / 'idle_driver.py'}"
 CPU_JOB = "slurm/brorl_cpu.sh"
@@ -73,7 +74,8 @@ def test_a_wrong_setting_ends_the_job_before_ray_starts(cluster: SlurmCluster) -
 def test_a_run_trains_over_two_nodes_with_addresses_of_their_own(chain: Chain) -> None:
     metrics = rows(chain.run)
     assert [row["step"] for row in metrics] == [0, 1, 2, 3]
-    assert all(row["policy/log_prob_mismatch"] < 1e-4 for row in metrics[1:])
+    assert all(0 < row["policy/fp8_mismatch"] < MAX_MISMATCH for row in metrics[1:])
+    assert all(row["policy/log_prob_mismatch"] < MAX_MISMATCH for row in metrics[1:])
     assert any(row["policy/grad_norm"] > 0 for row in metrics[1:])
     assert "dress rehearsal: update without a step" in chain.first.log
     event = json.loads((chain.run / "events.jsonl").read_text())

@@ -1,4 +1,4 @@
-"""A model and settings with which a recipe for GPUs trains on two CPU nodes: random weights, questions, capital letters.
+"""A model and settings with which a GPU recipe trains on two CPU nodes: random weights, questions, capital letters.
 
 Four policy ranks have tensor and pipeline parallelism, and FP8 is emulated.
 """
