@@ -11,8 +11,8 @@ from pathlib import Path
 from tests.support.tiny_model import make_tiny_model
 
 SETTINGS = (
-    "trainer.num_nodes=2", "trainer.gpus_per_node=0", "trainer.rehearsal=false",
-    "trainer.max_steps=3", "trainer.val_interval=0", "trainer.save_interval=2",
+    "trainer.num_nodes=2", "trainer.gpus_per_node=0", "trainer.max_steps=3",
+    "trainer.val_interval=0", "trainer.save_interval=2",
     "policy.tensor_model_parallel_size=2", "policy.sequence_parallel=true", "policy.pipeline_model_parallel_size=2",
     "policy.precision=fp32", "policy.fp8=e4m3", "policy.fp8_recipe=blockwise",
     "policy.tokens_per_micro_batch=256", "policy.log_prob_chunk_tokens=256",

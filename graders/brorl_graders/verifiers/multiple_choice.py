@@ -208,7 +208,7 @@ def _in_tags(tagged: str, choices: Choices) -> str | None:
     if boxes:
         (box,) = boxes
         return _read(box.content, choices)
-    by_text = _by_text(_plain_text(tagged), choices)
+    by_text = _by_text_alone(_plain_text(tagged), choices)
     if by_text is not None:
         return by_text
     marked = _last_marked(tagged)
@@ -249,7 +249,7 @@ def letter_of_number(text: str, choices: Choices) -> str | None:
 def _read(text: str, choices: Choices) -> str | None:
     """Return the letter of the multiple-choice option that a short text begins with, or whose whole text it is."""
     plain = _plain_text(text)
-    by_text = _by_text(plain, choices)
+    by_text = _by_text_alone(plain, choices)
     if by_text is not None:
         return by_text
     number = _NUMBERED.fullmatch(plain.strip(TRIMMED + BRACKETS))
@@ -274,7 +274,7 @@ def _whole(text: str, choices: Choices) -> str | None:
     Returns None if the response says anything else.
     """
     plain = _plain_text(text)
-    by_text = _by_text(plain, choices)
+    by_text = _by_text_alone(plain, choices)
     found = _LETTER.match(plain)
     if by_text is not None or found is None or len(plain) == MAX_READ:
         return by_text
@@ -320,6 +320,11 @@ def _option(letter: str, choices: Choices) -> str | None:
     if capital not in options:
         return None
     return capital
+
+
+def _by_text_alone(text: str, choices: Choices) -> str | None:
+    """Return the letter of the option with this text, unless the text is an option's letter, which counts as that."""
+    return None if text.strip(TRIMMED) in LETTERS[: len(choices)] else _by_text(text, choices)
 
 
 def _by_text(text: str, choices: Choices) -> str | None:

@@ -69,6 +69,12 @@ def test_the_reference_is_a_letter_a_place_or_a_text(answer: str | int, response
     assert score({"answer": answer, "choices": list(CAPITALS)}, response) == reward
 
 
+@pytest.mark.parametrize("form", ["\\boxed{%s}", "<answer>%s</answer>", "Answer: %s", "%s"])
+def test_a_letter_counts_before_an_option_whose_text_is_that_letter(form: str) -> None:
+    payload = {"answer": "B", "choices": ["B", "A", "D", "C"]}
+    assert [score(payload, form % letter) for letter in "ABCD"] == [0, 1, 0, 0]
+
+
 def test_without_the_texts_letters_are_enough() -> None:
     assert score({"answer": "J"}, "Answer: J") == 1.0
     assert score({"answer": "J"}, "Answer: K") == 0.0

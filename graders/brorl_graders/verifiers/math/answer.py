@@ -50,6 +50,8 @@ from brorl_graders.verifiers.math.votes import key_of as key_of
 # of few answers.
 
 TOLERANCE = "relative_tolerance"
+DOTS = "..."
+LEAST_TERMS = 2  # terms before the dots that two lists share at least
 KEYS = (
     ANSWER,
     Key("extract", "where a response must give its answer; overrides `data.answer_format`", PLACES),
@@ -76,6 +78,8 @@ _LETTER = re.compile(r"(?:\\text ?\{)?\(?[A-J]\)?\}?")
 _CHOICE = re.compile(r"(?:\((?P<bracketed>[A-J])\)|(?P<letter>[A-J])[.:)])(?P<text> *\S.*)")
 _OTHER_CHOICE = re.compile(r"\([A-J]\)|\b(?:or|and)\b")
 _LOOSE_SPACE = re.compile(r" (?![A-Za-z0-9])|(?<![A-Za-z0-9]) +")
+_LIST = re.compile(r"(?:\\?\{)?(?P<terms>[^{}]*,[^{}]*?),?(?:\\?\})?")
+_LAST_TERM = re.compile(r"(,-?\w+)\.\.\.")  # dots that follow a whole term at once
 _OPERATION = re.compile(
     r"\\(?:sum|prod|i*nt|oint|lim)(?![A-Za-z])|\\frac ?\{ ?(?:d|\\partial)[^{}]*\}\{ ?(?:d|\\partial) ?[A-Za-z] ?\}"
 )
@@ -197,8 +201,10 @@ def _verdict(reference: str, given: str, rules: MathRules) -> bool | None:
         is_same = have_one_name(reference, given)
         if is_same is not None:
             return is_same
-    if given.endswith("...") and "," in given and not reference.endswith("..."):
-        return False
+    if "..." in reference + given and "," in reference + given:
+        is_same = _are_same_lists(reference, given)
+        if is_same is not None:
+            return is_same
     wanted = read(reference)
     is_value = _is_value(wanted)
     is_date = isinstance(wanted, Words) and any(map(str.isdigit, wanted.text))
@@ -216,6 +222,24 @@ def _verdict(reference: str, given: str, rules: MathRules) -> bool | None:
             return verdict
     is_question = not is_solved(given) and (not is_inequality(reference) or is_solved(reference))
     return False if may_be_misread or is_question else None
+
+
+def _are_same_lists(reference: str, given: str) -> bool | None:
+    """Return whether two lists with dots for left out terms begin and end alike; None where neither is such a list."""
+    lists = [_LIST.fullmatch(_LAST_TERM.sub(r"\1,...", _letters(text))) for text in (reference, given)]
+    one, other = (found["terms"].split(",") if found else [] for found in lists)
+    if DOTS not in one and DOTS not in other:
+        return None
+    if DOTS not in one or DOTS not in other:
+        return False
+    (start, end), (other_start, other_end) = _ends(one), _ends(other)
+    num = min(len(start), len(other_start))
+    return end == other_end and num >= LEAST_TERMS and start[:num] == other_start[:num]
+
+
+def _ends(terms: list[str]) -> tuple[list[str], list[str]]:
+    place = terms.index(DOTS)
+    return terms[:place], terms[place + 1 :]
 
 
 def _chosen(reference: str, given: str) -> Words | None:

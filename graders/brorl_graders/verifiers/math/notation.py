@@ -340,10 +340,8 @@ def _unwrapped(text: str) -> str:
     for _ in range(MAX_WRAPPINGS):
         before = plain
         plain = plain.lstrip(":; ")
-        is_endless = plain.endswith("...")
-        plain = plain.rstrip(".,;: ")
-        if is_endless:
-            plain += "..."
+        plain = plain.rstrip(",;: ")
+        plain = plain.rstrip(".") + "..." if plain.endswith("...") else plain.rstrip(".,;: ")
         if plain.startswith("*") and plain.endswith("*"):
             plain = plain.strip("*")
         in_text = _NUMBER_IN_TEXT.fullmatch(plain) if plain.startswith("\\text") else None
