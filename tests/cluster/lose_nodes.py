@@ -83,7 +83,7 @@ class Campaign:
         for node in range(self.cluster.num_nodes):
             machine.write_settings(self.cluster.folder / "nodes" / f"node{node}" / "tmp" / MACHINE)
         needs_doctor = any("doctor" in strike or strike == "settings" for strike in strikes)
-        hold = [f"data.verifier_options.hold={folder}/hold", "data.verifier_options.hold_from=0"]
+        hold = [f"data.verifier_options.hold={folder}/hold"]
         variables = dict(machine.variables(self.library, Path("/tmp") / MACHINE))
         job = self.cluster.submit(
             name,

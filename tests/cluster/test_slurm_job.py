@@ -21,7 +21,7 @@ pytestmark = pytest.mark.cluster
 READY_S = 400  # minutes on a busy machine of two cores; half a one on an idle one
 LOST_S = 150  # Ray's five health checks take 75 s on an idle machine
 MAX_MISMATCH = 0.1  # nats, of emulated FP8; fp32 alone has 1e-6
-HOLD_FROM = 92  # calls of the verifier: 64 of the rehearsal, 4 of the first validation and 16 of step 1 come before
+HOLD_AFTER = 8  # of the 16 calls of the verifier in a step
 IDLE = f"{sys.executable} {ROOT / 'tests' / 'cluster' / 'idle_driver.py'}"
 CPU_JOB = "slurm/brorl_cpu.sh"
 RECIPE_7B = "brorl_7b_64gpu"
@@ -89,19 +89,16 @@ def test_a_run_preempted_in_mid_step_goes_on_and_equals_the_one_that_was_not(
 ) -> None:
     run, hold = cluster.shared / "preempted" / "run", cluster.shared / "hold"
     hold.mkdir()
-    (hold / "hold").touch()
-    waiting = [
-        f"data.verifier_options.hold={hold}",
-        f"data.verifier_options.hold_from={HOLD_FROM}",
-        "rewards.timeout_s=600",
-        "rewards.reference_answers=off",  # its calls would be counted
-    ]
+    calls = hold / "calls"
+    waiting = [f"data.verifier_options.hold={hold}", "rewards.timeout_s=600"]
     other_way = "generation.weight_transport=collective"  # of the weights between nodes; nothing depends on it
     script = ("--nodes=2", f"slurm/{RECIPE_7B}.sh")
     job = cluster.submit("preempted", *script, *overrides, *waiting, other_way, BRORL_RUN=str(run), BRORL_GRACE_S="1")
-    job.until(
-        lambda: (hold / "calls").exists() and (hold / "calls").stat().st_size >= HOLD_FROM, RUN_S, while_running=True
-    )
+    job.until(lambda: (run / "metrics.jsonl").exists() and rows(run)[-1]["step"] >= 1, RUN_S, while_running=True)
+    hold_from = calls.stat().st_size + HOLD_AFTER
+    (hold / "new").write_text(str(hold_from))
+    (hold / "new").rename(hold / "hold")
+    job.until(lambda: calls.stat().st_size >= hold_from, RUN_S, while_running=True)
     job.cancel("--batch", "--signal=USR1")
     job.until_says("stopped: not enough time", RUN_S)
     (hold / "hold").unlink()

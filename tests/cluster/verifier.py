@@ -14,16 +14,18 @@ LOOK_S = 0.1
 def wants_capitals(payload: Mapping[str, Any], response: str) -> float:
     """1 for three capital letters, which somewhat less than half of random texts have.
 
-    With `hold`, a folder: from the call `hold_from` on it waits for as long as there is a file `hold`.
+    With `hold`, a folder: calls are counted. While there is a file `hold`, calls from the number that it holds on wait,
+    or all of them.
     """
     if "hold" in payload:
-        wait(Path(payload["hold"]), payload["hold_from"])
+        wait(Path(payload["hold"]))
     return float(sum(character.isupper() for character in response) >= 3)
 
 
-def wait(folder: Path, first: int) -> None:
-    """Count the calls of all processes, a byte each, and hold those from `first` on."""
-    with (folder / "calls").open("ab") as calls:
-        calls.write(b".")
-    while (folder / "hold").exists() and (folder / "calls").stat().st_size >= first:
+def wait(folder: Path) -> None:
+    """Count the calls of all processes, a byte each, and hold them while the folder says so."""
+    calls, hold = folder / "calls", folder / "hold"
+    with calls.open("ab") as file:
+        file.write(b".")
+    while hold.exists() and calls.stat().st_size >= int(hold.read_text() or 0):
         time.sleep(LOOK_S)
