@@ -33,6 +33,10 @@ CASES = [
     ("(-4,6]", "]-4,6[", 0),
     ("\\emptyset", "\\{\\emptyset\\}", 0),
     ("\\emptyset", "\\text{no real solutions}", 1),
+    # commands with two backslashes
+    ("$x \\in [-2,7]$", "$-2 \\\\le x \\\\le 7$", 1),
+    ("\\frac{1}{2}", "\\\\frac{1}{2}", 1),
+    ("\\frac{1}{2}", "\\\\frac{1}{3}", 0),
     # congruences, columns, formulas, binomials
     ("x\\equiv 4\\pmod{14}", "4 mod 14", 1),
     ("x\\equiv 4\\pmod{14}", "x ≡ 18 (mod 14)", 1),

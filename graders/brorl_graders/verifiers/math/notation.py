@@ -150,6 +150,7 @@ _NEGATIVE_SPACE = re.compile(r"\\! ?")
 _COMMA_GROUP = re.compile(r"\{\s*,\s*\}")
 _SPACE = re.compile(r"\s+")
 _FORMULA_MARKS = re.compile(r"(?<!\\)(?:\$+|\\[()\[\]])")
+_COMMAND_START = re.compile(r"(?<!\\)\\(?!\\)")
 _STARS = re.compile(r"(?<=[\w)}]) ?\*\* ?(?:(-?\d+|[A-Za-z])(?!\*\*)|\(([^()]*)\))")  # the power in `x**2`
 _GREEK = "pi|theta|alpha|beta|gamma|delta|lambda|phi|omega"
 _FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log"
@@ -178,6 +179,9 @@ def in_one_notation(text: str) -> str:
 
     It has no dollar signs, size commands, spacing commands, marks of Markdown, or full stop at its end.
     """
+    if "\\\\" in text and _COMMAND_START.search(text) is None:
+        # It was escaped for a string of a program.
+        text = text.replace("\\\\", "\\")
     plain = _of_unicode(text)
     if "**" in plain:
         plain = _STARS.sub(_as_group_power, plain)
