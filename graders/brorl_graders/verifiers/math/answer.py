@@ -39,7 +39,7 @@ from brorl_graders.verifiers.math.reading import (
     read_in_the_kind_of,
 )
 from brorl_graders.verifiers.math.relation import is_inequality, is_solved
-from brorl_graders.verifiers.math.statement import is_bare, is_prose, stated_answer
+from brorl_graders.verifiers.math.statement import first_mark, is_bare, is_prose, stated_answer
 from brorl_graders.verifiers.math.votes import key_of as key_of
 
 # `notation.py` brings answers into one notation, `statement.py` finds an unmarked answer, and `remarks.py` what is
@@ -121,14 +121,14 @@ def _whole_text(response: str) -> str | None:
     """Return all the text in a response's answer tags, or all of a short response, if every part of it is read."""
     shown = without_thinking(response)
     tagged = extract_answer(shown) if "<answer>" in response else shown
-    if (
-        tagged is None
-        or len(tagged) > MAX_TAIL
-        or "boxed" in tagged
-        or not (tagged != shown or is_bare(in_one_notation(shown)))
-    ):
+    if tagged is None or len(tagged) > MAX_TAIL or "boxed" in tagged:
         return None
-    return tagged if tagged != shown or read(in_one_notation(tagged)) is not None else None
+    if tagged != shown:
+        return tagged
+    # The mark is found faster than a text is read.
+    if first_mark(shown) >= 0 or not is_bare(in_one_notation(shown)):
+        return None
+    return shown if read(in_one_notation(shown)) is not None else None
 
 
 def answer(payload: Payload, response: str) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 
 MAX_WRAPPINGS = 8  # levels of braces, stars or dollars around a whole answer
 
@@ -174,6 +175,7 @@ _CURRENCIES = {
 }
 
 
+@lru_cache(maxsize=1024)
 def in_one_notation(text: str) -> str:
     """Return an answer in plain LaTeX.
 
@@ -185,9 +187,10 @@ def in_one_notation(text: str) -> str:
     plain = _of_unicode(text)
     if "**" in plain:
         plain = _STARS.sub(_as_group_power, plain)
-    plain = _BOLD.sub("", plain)
+        plain = _BOLD.sub("", plain)
     plain = plain.replace("`", "")
-    plain = _FORMULA_MARKS.sub(" ", plain)
+    if "$" in plain or "\\" in plain:
+        plain = _FORMULA_MARKS.sub(" ", plain)
     plain = _of_latex(plain)
     plain = _with_backslashes(plain)
     plain = _unwrapped(_SPACE.sub(" ", plain))
@@ -288,26 +291,32 @@ def _as_index(found: re.Match[str]) -> str:
 def _of_latex(text: str) -> str:
     if "\\" not in text and "{" not in text and "~" not in text:
         return text
-    plain = _FRACTION.sub(r"\\frac", text)
-    plain = _SIZE.sub("", plain)
+    plain = _of_commands(text) if "\\" in text or "~" in text else text
+    if "{" in plain:
+        plain = _COMMA_GROUP.sub(",", _BRACED.sub(r"\1", plain))
+    if "frac" in plain:
+        plain = _SHORT_FRACTION.sub(_as_fraction, plain)
+    return plain
+
+
+def _of_commands(text: str) -> str:
+    plain = _SIZE.sub("", _FRACTION.sub(r"\\frac", text))
     if "\\SI" in plain or "\\qty" in plain:
         plain = _QUANTITY.sub(_as_quantity, plain)
     if "\\mathrm" in plain or "\\operatorname" in plain or "\\text" in plain:
         plain = _UPRIGHT.sub(r"\1", plain)
     plain = _WORDS.sub(r"\\text", plain)
     plain = _FONT.sub(_without_font, plain)
-    plain = _BRACED.sub(r"\1", plain)
     plain = _COMMAND.sub(_synonym, plain)
     plain = _NEGATIVE_SPACE.sub("", plain)
     plain = _NARROW.sub(" ", plain)
-    plain = _COMMA_GROUP.sub(",", plain)
     plain = plain.replace("\\%", "%")
     plain = _SHORT_ROOT.sub(r"\\sqrt{\1}", plain)
     if "\\choose" in plain or "\\over" in plain:
         plain = _STACKED.sub(_as_binomial_or_fraction, plain)
     if "\\text" in plain:
         plain = _POWER_IN_TEXT.sub(r"\1\2", plain)
-    return _SHORT_FRACTION.sub(_as_fraction, plain)
+    return plain
 
 
 def _without_font(found: re.Match[str]) -> str:
