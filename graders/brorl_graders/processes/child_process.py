@@ -154,6 +154,7 @@ class ChildProcess:
     isolation: Isolation
     clock: Clock  # time for its first text
     task: ScoringTask | None = None
+    question: tuple[str, bytes] | None = None  # question of the last text that it scored, whose payload it has read
     indices: deque[int] = field(default_factory=deque)  # indices of its texts in the task
     number: int = 0  # number of the reply to its first text
     is_aside: bool = False  # set aside: its first text has outlasted the patience

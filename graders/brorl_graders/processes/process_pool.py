@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 MIN_CHECK_S = 0.02  # shortest time between two checks of a child
 TOO_MANY = "its process sent a reply too many"
 MAX_LOGGED = 20  # failures that are logged; later ones are only counted
+SLOWER = 2.0  # times that a process may read a question more slowly than the one that had the trial
 TRIAL_S = 1.0  # time of a text after which its question has a trial
 IDLE_S = 5.0  # longest wait of either thread when nothing happens
 
@@ -262,8 +263,9 @@ class ProcessPool:
             return
         index = child.indices.popleft()
         child.number += 1
+        child.question = task.question
         if task.is_trial:
-            self._time_outs.end_trial(task, "")
+            self._end_trial(child, task, "")
         if reply.error is not None:
             self._record_failure(task, index, reply.error, reply.is_own)
         else:
@@ -306,6 +308,8 @@ class ProcessPool:
             limit = self._try_when_slow(child, child.task, seconds)
             if not child.is_aside:
                 patience = child.task.patience_s
+                if child.question != child.task.question:
+                    patience += SLOWER * self._time_outs.reading_s(child.task)
                 if seconds < patience:
                     limit = patience
                 elif self._others_wait(child) and self._children.num_aside < MAX_ASIDE:
@@ -338,6 +342,13 @@ class ProcessPool:
             if other is not child and other.task is not None and self._time_outs.is_on_trial(other.task):
                 self._stop(other)
         return task.timeout_s
+
+    def _end_trial(self, child: ChildProcess, trial: ScoringTask, error: str) -> None:
+        self._time_outs.end_trial(trial, error, child.clock.seconds())
+        for task in self._tasks:
+            if task.question == trial.question:
+                # Its texts were slow because of the question.
+                task.num_set_aside = 0
 
     def _others_wait(self, child: ChildProcess) -> bool:
         return bool(self._tasks or self._inbox.arrived) or len(child.indices) > 1
@@ -373,7 +384,7 @@ class ProcessPool:
         assert task is not None, "a busy child has a task"
         index = child.indices.popleft()
         if task.is_trial:
-            self._time_outs.end_trial(task, reason)
+            self._end_trial(child, task, reason)
         try:
             self._stop(child)
         finally:

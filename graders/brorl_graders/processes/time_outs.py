@@ -27,6 +27,7 @@ class _Known:
 
     is_on_trial: bool = True
     error: str = ""  # reason why the trial response was not scored; "": it was
+    seconds: float = 0.0  # time of the trial response, most of which a process needs to read the question
     late: set[str] = field(default_factory=set)
 
 
@@ -47,11 +48,17 @@ class TimeOuts:
         self._known[task.question] = _Known()
         return task.trial(TRIAL)
 
-    def end_trial(self, trial: ScoringTask, error: str) -> None:
-        """Store why a process did not finish the trial response, or "" if it did."""
+    def end_trial(self, trial: ScoringTask, error: str, seconds: float) -> None:
+        """Store why a process did not finish the trial response, or "" if it did, and how long it took."""
         known = self._known[trial.question]
         known.is_on_trial = False
         known.error = error
+        known.seconds = seconds
+
+    def reading_s(self, task: ScoringTask) -> float:
+        """Return about how long a process takes to read the question of a task, 0 if that is not known to be long."""
+        known = self._known.get(task.question) if self._known else None
+        return 0.0 if known is None else known.seconds
 
     def is_on_trial(self, task: ScoringTask) -> bool:
         """Return whether the responses of a task must wait for the trial of their question."""

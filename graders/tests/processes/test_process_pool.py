@@ -164,6 +164,13 @@ def test_a_reference_that_does_not_end_fails_all_of_its_responses_by_one_trial_a
     assert strict.score("math", {"answer": "7"}, ["\\boxed{7}", "\\boxed{8}"]) == [1.0, 0.0]
 
 
+def test_a_reference_that_takes_long_to_read_fails_none_of_its_responses(patient: ProcessPool) -> None:
+    texts = [f"It is \\boxed{{x^{number}+1}}." for number in range(2, 3 * BATCH)]
+    verdicts = patient.judge("math", {"answer": "\\sum_{k=1}^{2024} k\\cdot k!"}, texts)
+    assert verdicts.scores == [0.0] * len(texts)
+    assert patient.num_failures == 0
+
+
 def test_an_answer_that_does_not_end_fails_alone(patient: ProcessPool) -> None:
     payload = {"answer": "x+7", "form": "any", "timeout_s": 2}
     slow = [f"{words} \\boxed{{{ENDLESS}}}" for words in ("It is", "So it is", "Thus it is", "Hence it is")]
@@ -180,9 +187,10 @@ def test_an_answer_that_was_late_is_known_in_other_words_and_to_another_question
     trial = known.begin_trial(task)
     assert known.is_on_trial(task) and not known.needs_trial(task)
     known.add(task, 0)
-    known.end_trial(trial, "")
+    known.end_trial(trial, "", 2.0)
     assert [known.reason(task, index) for index in range(3)] == [(f"{LATE} 10 s", False)] * 2 + [None]
     assert [known.reason(other, index) for index in range(3)] == [None] * 3
+    assert (known.reading_s(task), known.reading_s(other)) == (2.0, 0.0)
 
 
 def test_a_function_that_is_late_for_every_response_is_not_tried_on_all_of_them(strict: ProcessPool) -> None:

@@ -208,15 +208,25 @@ def _differ_at_a_point(one: Any, other: Any) -> bool:
             return False
     values = _values_at(POINTS[0], one.free_symbols | other.free_symbols)
     try:
-        first = complex(one.evalf(15, subs=values))
-        second = complex(other.evalf(15, subs=values))
+        first, second = (_value_of(item) if not item.free_symbols else _at(item, values) for item in (one, other))
         scale = max(abs(first), abs(second))
-        difference = abs(first - second)
+        # False for NaN and infinity
+        return bool(scale >= MIN_VALUE and abs(first - second) > 1e-6 * scale)
     except VALUELESS:
         return False
-    if scale < MIN_VALUE:
-        return False
-    return difference > 1e-6 * scale  # False for NaN and infinity
+
+
+@lru_cache(maxsize=1024)
+def _value_of(number: Any) -> Any:
+    """Return the value of a SymPy expression without symbols, which may be an integral that takes seconds."""
+    return _at(number, {})
+
+
+def _at(expression: Any, values: dict[Any, float]) -> Any:
+    """Return the value of a SymPy expression where its symbols have these values, as a number of any size."""
+    from mpmath import mpmathify
+
+    return mpmathify(expression.evalf(15, subs=values))
 
 
 @lru_cache(maxsize=16384)
