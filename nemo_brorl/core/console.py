@@ -36,6 +36,7 @@ MAX_RULE = 120  # characters of the rule under a plain table's header
 CLEAR = "\033[H\033[2J"  # escape codes that clear a terminal
 ERASE_LINE = "\r\033[2K"
 NARROW = 80  # columns of a terminal that does not say its width
+INDENT = "    "  # indentation of a line's further lines
 GAP, DRAWN_GAP = 2, 3  # characters between the columns of a plain table, and of one that rich draws
 NUM_EARLY_LINES = 1000  # lines that are kept for a log file that is opened after them
 
@@ -137,7 +138,11 @@ class _LogHandler(logging.StreamHandler[TextIO]):
         with _output.lock:
             _output.erase()
             super().emit(record)
-            _output.keep(self.format(record))
+            _output.keep(super().format(record))
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a log record with line breaks where its stream has a width."""
+        return _broken(super().format(record), self.stream)
 
 
 def get_logger(name: str) -> logging.Logger:
@@ -167,8 +172,6 @@ def is_drawn(stream: TextIO) -> bool:
 
 class Console:
     """Writer of progress, lines and tables to the console."""
-
-    INDENT = "    "  # indentation of a line's further lines on a terminal
 
     def __init__(self) -> None:
         self.draws_progress = is_drawn(sys.stderr)
@@ -227,9 +230,7 @@ class Console:
     def line(self, text: str = "") -> None:
         """Write one line to standard output, after removing the progress bar. A terminal breaks it between words."""
         self.clear()
-        if sys.stdout.isatty():
-            text = wrap(text, screen_width(), self.INDENT)
-        write_out(f"{text}\n")
+        write_out(f"{_broken(text, sys.stdout)}\n")
 
     def table(
         self,
@@ -246,7 +247,7 @@ class Console:
         header = _in_cells(header)
         rows = [_in_cells(row) for row in rows]
         is_drawn_here = is_drawn(sys.stdout)
-        width = screen_width() if sys.stdout.isatty() or "COLUMNS" in os.environ else sys.maxsize
+        width = screen_width() if _has_width(sys.stdout) else sys.maxsize
         parts = fitted(header, rows, text_columns, width, DRAWN_GAP if is_drawn_here else GAP)
         if not parts:
             for text in records(header, rows, width):
@@ -276,6 +277,15 @@ class Console:
             self._bar.start()
         [task] = self._bar.task_ids
         self._bar.update(task, description=text, completed=done, total=total, refresh=True)
+
+
+def _has_width(stream: TextIO) -> bool:
+    return stream.isatty() or "COLUMNS" in os.environ
+
+
+def _broken(text: str, stream: TextIO) -> str:
+    """Return a text with line breaks between words where its stream has a width."""
+    return wrap(text, screen_width(), INDENT) if _has_width(stream) else text
 
 
 def screen_width() -> int:

@@ -35,3 +35,8 @@ class Pace:
         """Record the end of a step, and return the mean seconds of the last steps."""
         self._ends.append(now)
         return (now - self._ends[0]) / (len(self._ends) - 1)
+
+
+def rounded_seconds(seconds: float) -> str:
+    """Return seconds in words of a line: whole ones from 10 on, and two digits below."""
+    return f"{seconds:,.0f}" if seconds >= 10 else f"{seconds:.2g}"

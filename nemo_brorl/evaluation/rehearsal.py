@@ -18,6 +18,7 @@ from nemo_brorl.algorithm.teaching import Teaching
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
+from nemo_brorl.core.step_time import rounded_seconds
 from nemo_brorl.evaluation.reward_scale import scale_lines
 from nemo_brorl.evaluation.shown_responses import Decode, response_ids, shown_responses
 from nemo_brorl.ports import Policy
@@ -197,18 +198,18 @@ def step_line(config: BroRLConfig, rehearsed: Rehearsed, policy: Policy | None) 
     sampling = num * prompts / kept * mean / max(1.0, rehearsed.num_tokens / rehearsed.seconds)
     sampled = num * prompts / kept
     line = f"  a step: about {sampled:,.0f} rollouts of {mean:.0f} tokens for a batch of {num} × {prompts}; "
-    line += f"sampling about {sampling:,.0f} s at this speed"
+    line += f"sampling about {rounded_seconds(sampling)} s at this speed"
     if rehearsed.scoring_s > SLOW_SCORING_S:
         num_scored = sum(len(group.rewards) for group in groups)
         scoring = sampled * (rehearsed.seconds + rehearsed.scoring_s) / num_scored
-        line += f", scoring about {scoring:,.0f} s"
+        line += f", scoring about {rounded_seconds(scoring)} s"
         sampling = max(sampling, scoring)  # responses are scored while others are sampled
     if sampled > rehearsed.num_asked:
         line += " (less where so few responses do not fill the engines: the first step tells)"
     if policy is None:
         return f"{line}; `brorl plan` estimates training" if config.trainer.num_gpus else line, None
     training = training_s(config, groups, policy, mean)
-    return f"{line}, training about {training:,.0f} s", sampling + training
+    return f"{line}, training about {rounded_seconds(training)} s", sampling + training
 
 
 def training_s(config: BroRLConfig, groups: Sequence[ScoredGroup], policy: Policy, mean_tokens: float) -> float:

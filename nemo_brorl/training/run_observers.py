@@ -13,7 +13,7 @@ from nemo_brorl.config.parity import ParityConfig
 from nemo_brorl.config.rollouts import DynamicSamplingConfig
 from nemo_brorl.core.console import Console, get_logger
 from nemo_brorl.core.files import append_line
-from nemo_brorl.core.step_time import Pace
+from nemo_brorl.core.step_time import Pace, rounded_seconds
 from nemo_brorl.ports import RolloutStore
 from nemo_brorl.rollouts.metrics import mass_balance_metrics
 from nemo_brorl.training.observers import Observer, StepMade
@@ -99,7 +99,8 @@ class StepLine(Observer):
             step_s = self._pace.step_ended(time.monotonic())
             left_s = (self.max_steps - step) * step_s
             if self.expected_s is not None:
-                self.console.line(f"expected about {self.expected_s:,.0f} s for a step, took {step_s:,.0f} s")
+                expected, took = rounded_seconds(self.expected_s), rounded_seconds(step_s)
+                self.console.line(f"expected about {expected} s for a step, took {took} s")
                 self.expected_s = None
         self.console.line(step_line(step, self.max_steps, metrics, left_s))
         for line in self.failures:

@@ -27,7 +27,7 @@ SETTINGS = (
     *("trainer.max_steps=3", "trainer.val_interval=3", "trainer.save_interval=3", "evaluation.num_prompts=1"),
     *("rollouts.prompts_per_step=2", "rollouts.num_per_prompt=16", "rollouts.max_response_tokens=32"),
 )
-ESTIMATE = re.compile(r"sampling about ([\d,]+) s.*training about ([\d,]+) s")
+ESTIMATE = re.compile(r"sampling about (\S+) s.*training about (\S+) s")
 STAGES = ("time/collect_s", "time/log_prob_s", "time/update_s", "time/fetch_s")
 
 
@@ -92,12 +92,13 @@ def noticed(root: Path, index: int) -> Noticed:
 
 
 def _ratio(lines: list[str], run: Path) -> float | None:
-    estimate = next(filter(None, map(ESTIMATE.search, lines)), None)
-    rows = [row for row in read_metrics(run / "metrics.jsonl") if "time/update_s" in row] if run.is_dir() else []
+    estimate = ESTIMATE.search(" ".join(" ".join(lines).split()))
+    path = run / "metrics.jsonl"
+    rows = [row for row in read_metrics(path) if "time/update_s" in row] if path.exists() else []
     measured = [sum(row.get(stage, 0.0) for stage in STAGES) for row in rows[1:]]
     if estimate is None or not measured:
         return None
-    return sum(int(part.replace(",", "")) for part in estimate.groups()) / (sum(measured) / len(measured))
+    return sum(float(part.replace(",", "")) for part in estimate.groups()) / (sum(measured) / len(measured))
 
 
 def main() -> int:

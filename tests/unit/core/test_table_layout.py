@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
-from nemo_brorl.core.console import Console, without_colours
+from nemo_brorl.core.console import Console, get_logger, setup_logging, start_log, stop_log, without_colours
 from nemo_brorl.core.table_layout import wrap
 from tests.unit.core.test_console import Terminal
 
@@ -54,13 +55,33 @@ def test_a_value_with_its_error_is_not_divided() -> None:
     assert wrap("unbreakable", 4) == "unbreakable"
 
 
-def test_a_line_is_broken_between_words_on_a_terminal_alone(
+def test_a_line_is_broken_between_words_where_there_is_a_width(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.delenv("COLUMNS", raising=False)
     Console().line("chosen: two engines (of the memory that is free)")
     assert capsys.readouterr().out.count("\n") == 1
+    monkeypatch.setenv("COLUMNS", "30")
+    Console().line("chosen: two engines (of the memory that is free)")
+    assert capsys.readouterr().out == "chosen: two engines (of the\n    memory that is free)\n"
     monkeypatch.setattr(sys, "stdout", Terminal())
     Console().line("chosen: two engines (of the memory that is free)")
     written = sys.stdout.getvalue()  # type: ignore[attr-defined]  # the stream above
     assert written == "chosen: two engines (of the\n    memory that is free)\n"
+
+
+def test_a_log_record_is_broken_on_a_terminal_and_whole_in_the_log_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    start_log(tmp_path / "log.txt")
+    setup_logging()
+    try:
+        get_logger("nemo_brorl.toy").info("engine 0 has the lean scheduler")
+    finally:
+        stop_log()
+    assert max(map(len, screen.getvalue().splitlines())) <= 40
+    assert screen.getvalue().count("\n") == 2
+    assert "driver I engine 0 has the lean scheduler" in (tmp_path / "log.txt").read_text()
