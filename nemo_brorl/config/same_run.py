@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 
 from nemo_brorl.config.schema import BroRLConfig, settings
 from nemo_brorl.config.trackers import with_loggers_beside
+from nemo_brorl.config.unread import is_default, is_read_in_training
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.recorded_yaml import read_record
 
@@ -22,7 +23,8 @@ RECORD = "config.yaml"  # file in the run folder with the settings of its run
 def check_same_run(config: BroRLConfig) -> bool:
     """Return whether the run folder already holds a run, after checking that these settings may resume it.
 
-    Raises CheckpointError that names the settings that differ, or if the folder may not be resumed.
+    A setting that the record lacks is of a later version, and may have its default. One that training does not read may
+    have any value. Raises CheckpointError that names the settings that differ, or if the folder may not be resumed.
     """
     folder = Path(config.exp_manager.explicit_log_dir)
     record = folder / RECORD
@@ -41,7 +43,10 @@ def check_same_run(config: BroRLConfig) -> bool:
     changed = []
     for name in sorted(old.keys() | new.keys()):
         was, now = old.get(name), new.get(name)
-        if was not in (now, held.get(name)) and not name.startswith(may_change):
+        if was in (now, held.get(name)) or name.startswith(may_change):
+            continue
+        is_later = name not in old and is_default(name, now)
+        if not is_later and is_read_in_training(config, name):
             changed.append(f"{name} was {was!r}, now {now!r}")
     if changed:
         raise CheckpointError(

@@ -119,7 +119,7 @@ def unread_settings(config: BroRLConfig, command_line: Given, file: Given, comma
     """
     given = [(key, value, command_line) for key, value in command_line.items()]
     given += [
-        (key, value, file) for key, value in file.items() if key not in command_line and not _is_default(key, value)
+        (key, value, file) for key, value in file.items() if key not in command_line and not is_default(key, value)
     ]
     switches = list(_switches(config, command))
     of_others = [row for row in _rows(OF_OTHER_COMMANDS) if row[0] == command]
@@ -138,7 +138,15 @@ def unread_settings(config: BroRLConfig, command_line: Given, file: Given, comma
     return said
 
 
-def _is_default(key: str, value: Any) -> bool:
+def is_read_in_training(config: BroRLConfig, key: str) -> bool:
+    """Return whether `brorl train` reads a setting, with the others as they are."""
+    if any(_is_among(key, row[1].split()) for row in _rows(OF_OTHER_COMMANDS) if row[0] == TRAIN):
+        return False
+    return not any(_is_off(config, switch, key) for switch in _switches(config, TRAIN))
+
+
+def is_default(key: str, value: Any) -> bool:
+    """Return whether a setting's value is the schema's default."""
     known = settings().get(without_indices(key))
     return known is not None and known.default == as_yaml(value)
 

@@ -142,7 +142,7 @@ def test_a_node_that_the_doctor_refuses_is_left_out_and_a_cancelled_job_stays_ca
 
 
 def test_a_dead_worker_ends_the_try_names_itself_and_is_excluded_from_the_next(cluster: SlurmCluster) -> None:
-    job = cluster.submit("killed", "--nodes=2", "slurm/brorl_64gpu.sh", BRORL_DRIVER=IDLE)
+    job = cluster.submit("killed", "--nodes=2", "slurm/brorl_64gpu.sh", "trainer.num_nodes=2", BRORL_DRIVER=IDLE)
     job.until_says("idle driver", READY_S)
     victim = job.nodes[1]
     cluster.power_off(victim)
