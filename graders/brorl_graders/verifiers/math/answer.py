@@ -51,7 +51,7 @@ from brorl_graders.verifiers.math.votes import key_of as key_of
 
 TOLERANCE = "relative_tolerance"
 DOTS = "..."
-LEAST_TERMS = 2  # terms before the dots that two lists share at least
+LEAST_TERMS = 3  # terms before the dots that two lists of other lengths share at least
 KEYS = (
     ANSWER,
     Key("extract", "where a response must give its answer; overrides `data.answer_format`", PLACES),
@@ -234,7 +234,8 @@ def _are_same_lists(reference: str, given: str) -> bool | None:
         return False
     (start, end), (other_start, other_end) = _ends(one), _ends(other)
     num = min(len(start), len(other_start))
-    return end == other_end and num >= LEAST_TERMS and start[:num] == other_start[:num]
+    is_enough = num >= LEAST_TERMS or len(start) == len(other_start)
+    return end == other_end and is_enough and start[:num] == other_start[:num]
 
 
 def _ends(terms: list[str]) -> tuple[list[str], list[str]]:
