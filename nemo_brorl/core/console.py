@@ -141,7 +141,7 @@ class _LogHandler(logging.StreamHandler[TextIO]):
             _output.keep(super().format(record))
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return a log record with line breaks where its stream has a width."""
+        """Return a log record with line breaks where its stream is a terminal."""
         return _broken(super().format(record), self.stream)
 
 
@@ -247,7 +247,7 @@ class Console:
         header = _in_cells(header)
         rows = [_in_cells(row) for row in rows]
         is_drawn_here = is_drawn(sys.stdout)
-        width = screen_width() if _has_width(sys.stdout) else sys.maxsize
+        width = screen_width() if sys.stdout.isatty() or "COLUMNS" in os.environ else sys.maxsize
         parts = fitted(header, rows, text_columns, width, DRAWN_GAP if is_drawn_here else GAP)
         if not parts:
             for text in records(header, rows, width):
@@ -279,13 +279,9 @@ class Console:
         self._bar.update(task, description=text, completed=done, total=total, refresh=True)
 
 
-def _has_width(stream: TextIO) -> bool:
-    return stream.isatty() or "COLUMNS" in os.environ
-
-
 def _broken(text: str, stream: TextIO) -> str:
-    """Return a text with line breaks between words where its stream has a width."""
-    return wrap(text, screen_width(), INDENT) if _has_width(stream) else text
+    """Return a text with line breaks between words where its stream is a terminal."""
+    return wrap(text, screen_width(), INDENT) if stream.isatty() else text
 
 
 def screen_width() -> int:

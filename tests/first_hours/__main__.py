@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from nemo_brorl.core.console import ERASE_LINE
 from nemo_brorl.training.records import read_metrics
 from tests.first_hours.shapes import REWARDS, ROWS, SIGNATURES, SIZES, TOKENIZERS, write_data, write_tokenizer
 
@@ -63,32 +65,45 @@ def noticed(root: Path, index: int) -> Noticed:
     verifier = f"brought:{SIGNATURES[index % len(SIGNATURES)]}"
     given = (f"policy.model={model}", f"data.path={data}", f"data.verifier={verifier}")
     command = [sys.executable, "-m", "nemo_brorl", "train", "--config-name", "your_model", *given, *SETTINGS]
-    variables = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}", "COLUMNS": "80"}
+    variables = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    variables |= {"COLUMNS": f"{COLUMNS}", "NO_COLOR": "1"}
     start = last = time.monotonic()
     lines: list[str] = []
     silences: list[str] = []
+    screen, theirs = pty.openpty()
     with subprocess.Popen(
         [*command, f"exp_manager.explicit_log_dir={run}"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env={**variables, "PYTHONUNBUFFERED": "1"},
-        text=True,
-        errors="replace",
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+        env=variables,
     ) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
+        os.close(theirs)
+        rest = b""
+        while chunk := _read(screen):
             now = time.monotonic()
             if now - last > SILENCE_S:
                 silences.append(f"{now - last:.0f} s after {lines[-1] if lines else 'the command'}")
             last = now
-            lines.append(line.rstrip())
+            *whole, rest = (rest + chunk).split(b"\n")
+            # What was erased is not seen.
+            lines += [line.decode(errors="replace").strip("\r").rpartition(ERASE_LINE)[2] for line in whole]
             if now - start > LIMIT_S:
                 process.terminate()
+    os.close(screen)
     (root / f"run_{index}.txt").write_text("\n".join(lines))
     surprises = [line for line in lines if re.search(r"warning|error|Traceback", line, re.IGNORECASE)]
     wide = [line for line in lines if len(line) > COLUMNS]
     minutes = (time.monotonic() - start) / 60
     return Noticed(name, process.returncode, minutes, surprises, silences, wide, _ratio(lines, run))
+
+
+def _read(screen: int) -> bytes:
+    """Return what was written to a terminal next, or nothing at its end."""
+    try:
+        return os.read(screen, 65536)
+    except OSError:
+        return b""
 
 
 def _ratio(lines: list[str], run: Path) -> float | None:
