@@ -330,12 +330,14 @@ def train(task: Task, options: argparse.Namespace, name: str, rate: float, seed:
 def choose_rates(task: Task, options: argparse.Namespace) -> None:
     """Train every arm that has no rate yet with three rates on seed 0, and write the best.
 
-    Says when the best rate is at the edge.
+    Says when the best rate is at the edge. What has been trained to the last step before is not trained again.
     """
-    path = options.output / "rates.json"
+    path, lines = options.output / "rates.json", options.output / "seed_0.jsonl"
+    rows = [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()] if lines.exists() else []
+    ended = {(row["arm"], row["rate"]): row["mean"] for row in rows if row["step"] == options.steps}
     chosen = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     for name in [name for name in options.arms if name not in chosen]:
-        ends = {rate: train(task, options, name, rate, 0, options.output / "seed_0.jsonl") for rate in RATES}
+        ends = {rate: ended.get((name, rate)) or train(task, options, name, rate, 0, lines) for rate in RATES}
         chosen[name] = max(ends, key=lambda rate: ends[rate])
         edge = " (at the edge: try one beyond it)" if chosen[name] in (RATES[0], RATES[-1]) else ""
         print(f"{name}: {chosen[name]:g}{edge}", flush=True)
