@@ -94,7 +94,8 @@ def test_a_run_preempted_in_mid_step_goes_on_and_equals_the_one_that_was_not(
     other_way = "generation.weight_transport=collective"  # of the weights between nodes; nothing depends on it
     script = ("--nodes=2", f"slurm/{RECIPE_7B}.sh")
     job = cluster.submit("preempted", *script, *overrides, *waiting, other_way, BRORL_RUN=str(run), BRORL_GRACE_S="1")
-    job.until(lambda: (run / "metrics.jsonl").exists() and rows(run)[-1]["step"] >= 1, RUN_S, while_running=True)
+    # Slurm is not asked meanwhile: its answer may take longer than a step.
+    job.until(lambda: (run / "metrics.jsonl").exists() and rows(run)[-1]["step"] >= 1, RUN_S)
     hold_from = calls.stat().st_size + HOLD_AFTER
     (hold / "new").write_text(str(hold_from))
     (hold / "new").rename(hold / "hold")
