@@ -33,6 +33,7 @@ MAX_ASIDE = 16  # children that may be set aside
 MANY_LATE = MAX_ASIDE // 2  # texts of a task that miss the deadline before the others fail without a try
 
 Item = TypeVar("Item")
+Question = tuple[str, bytes]  # verifier and packed payload
 
 
 class Isolation(NamedTuple):
@@ -77,7 +78,7 @@ class ScoringTask:
         return made
 
     @property
-    def question(self) -> tuple[str, bytes]:
+    def question(self) -> Question:
         """Verifier and payload."""
         return self.verifier, self.packed
 
@@ -154,7 +155,7 @@ class ChildProcess:
     isolation: Isolation
     clock: Clock  # time for its first text
     task: ScoringTask | None = None
-    question: tuple[str, bytes] | None = None  # question of the last text that it scored, whose payload it has read
+    question: Question | None = None  # question of the last text that it scored, whose payload it has read
     indices: deque[int] = field(default_factory=deque)  # indices of its texts in the task
     number: int = 0  # number of the reply to its first text
     is_aside: bool = False  # set aside: its first text has outlasted the patience

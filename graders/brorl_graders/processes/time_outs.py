@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 
 from brorl_graders.base.verdicts import LATE
 from brorl_graders.processes.child import VERIFIER_ERRORS
-from brorl_graders.processes.child_process import ScoringTask
+from brorl_graders.processes.child_process import Question, ScoringTask
 from brorl_graders.verifiers.registry import answer_reader
 
 TRIAL = "<think>A trial.</think>\n<answer>\\boxed{17+\\sqrt{2}}</answer>"  # an answer wherever verifiers look for one
 MAX_QUESTIONS = 4096
-
-Question = tuple[str, bytes]
 
 
 @dataclass

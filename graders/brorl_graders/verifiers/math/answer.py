@@ -201,7 +201,7 @@ def _verdict(reference: str, given: str, rules: MathRules) -> bool | None:
         is_same = have_one_name(reference, given)
         if is_same is not None:
             return is_same
-    if "..." in reference + given and "," in reference + given:
+    if DOTS in reference + given and "," in reference + given:
         is_same = _are_same_lists(reference, given)
         if is_same is not None:
             return is_same
@@ -229,7 +229,8 @@ def _are_same_lists(reference: str, given: str) -> bool | None:
     lists = [_LIST.fullmatch(_LAST_TERM.sub(r"\1,...", _letters(text))) for text in (reference, given)]
     one, other = (found["terms"].split(",") if found else [] for found in lists)
     if DOTS not in one and DOTS not in other:
-        return None
+        goes_on = given.endswith(DOTS) and "," in given and not reference.endswith(DOTS)
+        return False if goes_on else None
     if DOTS not in one or DOTS not in other:
         return False
     (start, end), (other_start, other_end) = _ends(one), _ends(other)

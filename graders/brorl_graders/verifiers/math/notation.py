@@ -289,8 +289,6 @@ def _as_index(found: re.Match[str]) -> str:
 
 
 def _of_latex(text: str) -> str:
-    if "\\" not in text and "{" not in text and "~" not in text:
-        return text
     plain = _of_commands(text) if "\\" in text or "~" in text else text
     if "{" in plain:
         plain = _COMMA_GROUP.sub(",", _BRACED.sub(r"\1", plain))
