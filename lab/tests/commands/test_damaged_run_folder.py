@@ -73,9 +73,9 @@ def read_or_refuse(read: Callable[[Path], object], folder: Path) -> None:
 def test_a_setting_that_a_flipped_bit_has_made_another_is_shown_with_what_to_do(tmp_path: Path) -> None:
     config = BroRLConfig(exp_manager=ExpManagerConfig(explicit_log_dir=str(tmp_path)))
     path = tmp_path / "config.yaml"
-    path.write_text(OmegaConf.to_yaml(OmegaConf.structured(config)).replace("answer: null", "answer: nudl"))
+    path.write_text(OmegaConf.to_yaml(OmegaConf.structured(config)).replace("loss: ppo_clip", "loss: ppo_clyp"))
     with pytest.raises(
-        CheckpointError, match="data.columns.answer was 'nudl', now None.*config.yaml is damaged: delete that file"
+        CheckpointError, match="algorithm.loss was 'ppo_clyp', now 'ppo_clip'.*config.yaml is damaged: delete that file"
     ):
         check_same_run(config)
     path.unlink()
