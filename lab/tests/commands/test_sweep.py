@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -87,11 +88,16 @@ def test_every_combination_has_every_seed_and_seeds_are_outermost(path: Path) ->
     assert runs[1].max_steps == 4
 
 
+def run_with(monkeypatch: pytest.MonkeyPatch, run: Callable[..., subprocess.CompletedProcess[bytes]]) -> None:
+    """Replace `subprocess` in the sweep only, since matplotlib asks for the machine's fonts by a process of its own."""
+    monkeypatch.setattr(sweep, "subprocess", SimpleNamespace(run=run))
+
+
 def test_a_sweep_goes_on_where_it_was_broken_off(
     path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     training = FakeTraining(steps_each=2)
-    monkeypatch.setattr(sweep.subprocess, "run", training)
+    run_with(monkeypatch, training)
     assert main([str(path), "--only", "2"]) == 0
     assert len(training.commands) == 2  # saved after two steps, then run again
     assert "policy.optim.lr=2e-4" in training.commands[0]
@@ -114,7 +120,7 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(
         done = training(command, check)
         return subprocess.CompletedProcess(command, 2) if len(training.commands) == 3 else done
 
-    monkeypatch.setattr(sweep.subprocess, "run", fail_once)
+    run_with(monkeypatch, fail_once)
     assert main([str(path)]) == 1
     assert len(training.commands) == 12
     assert "n=16 lr=4e-4, seed 1 ended with exit code 2" in capsys.readouterr().out
