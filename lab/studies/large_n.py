@@ -283,13 +283,16 @@ class LargeRun:
         mask = sampled_mask(rows, self.task.end)
         num_tokens = float((mask.sum(dim=1) * numbers).sum()) * self.num_prompts / len(places)
         self.optimizer.zero_grad()
-        for chosen in torch.arange(len(rows)).split(1024):
+        lengths = mask.sum(dim=1)
+        for chosen in lengths.argsort(stable=True).split(1024):
+            length = int(lengths[chosen].max())
+            tokens = rows[chosen, :length]
             used, of_row = groups[chosen].unique(return_inverse=True)
             cache, first = read_rows(self.model, self.task.questions.prompts[places[used]], of_row)
-            rest = self.model(input_ids=rows[chosen][:, :-1], past_key_values=cache).logits
+            rest = self.model(input_ids=tokens[:, :-1], past_key_values=cache).logits
             logits = torch.cat([first[:, None], rest], dim=1).log_softmax(dim=-1)
-            scored = logits.gather(2, rows[chosen][..., None])[..., 0]
-            loss = -(scored * mask[chosen]).sum(dim=1) @ weights[chosen] / num_tokens
+            scored = logits.gather(2, tokens[..., None])[..., 0]
+            loss = -(scored * mask[chosen, :length]).sum(dim=1) @ weights[chosen] / num_tokens
             loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP_GRAD)
         self.optimizer.step()
