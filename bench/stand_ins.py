@@ -112,7 +112,7 @@ class StandInGenerator:
     def open_session(self, forecast: Forecast | None = None) -> VllmSession:
         generation = self.config.generation
         placement = ChunkPlacement([], RunSizes.from_config(self.config).max_num_seqs, forecast=forecast)
-        return VllmSession(self.handles, placement, generation, self.call_ids, {0}, self.transport)
+        return VllmSession(self.handles, placement, generation, self.call_ids, {0}, self.transport, lambda: None)
 
     def stats(self) -> list[EngineStats]:
         references = [handle.actor.stats.remote() for handle in self.handles]

@@ -13,7 +13,6 @@ rollouts sampled after the last publication: the same in every row of a model, o
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import statistics
@@ -112,16 +111,12 @@ def digest(pool: VllmPool) -> str:
     return f"{zlib.crc32(arrays.log_probs.tobytes(), zlib.crc32(arrays.token_ids.tobytes())):08x}"
 
 
-def measure(folder: Path, other: Path, transport: str, keep: bool, options: argparse.Namespace) -> dict[str, Any]:
-    """Measure the weight sync of one transport, with or without a kept copy.
-
-    The policy's model goes into engines that started with another model.
-    """
+def measure(folder: Path, other: Path, transport: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Measure the weight sync of one transport from the policy's model into engines that started with another one."""
     config = BroRLConfig()
     config.generation.num_engines = options.engines
     config.generation.kv_cache_gib = 0.0625
     config.generation.weight_transport = transport
-    config.generation.keep_published = keep
     config.algorithm.kl.coefficient = 0.0
     pool = VllmPool(config.generation, RunSizes.from_config(config), other)
     policy = MegatronPolicy(RankSettings.from_config(config), folder)
@@ -176,7 +171,7 @@ def main() -> None:
             folders = [
                 make_model(Path(base) / f"{size}_{seed}", seed=seed, eos_token_id=1, **SIZES[size]) for seed in (0, 1)
             ]
-            for transport, keep in itertools.product(options.transports, (True, False)):
+            for transport in options.transports:
                 ray.init(
                     num_cpus=2,
                     include_dashboard=False,
@@ -184,14 +179,13 @@ def main() -> None:
                     log_to_driver=False,
                     object_store_memory=2**30,
                 )
-                row = {"size": size, "transport": transport, "kept": keep}
-                results.append(row | measure(folders[0], folders[1], transport, keep, options))
+                row = {"size": size, "transport": transport}
+                results.append(row | measure(folders[0], folders[1], transport, options))
                 ray.shutdown()
     header = [
         "model",
         "MiB",
         "transport",
-        "copy kept",
         "first s",
         "median s",
         "MiB/s",
@@ -201,7 +195,7 @@ def main() -> None:
         "digest",
     ]
     rows = [
-        [row["size"], f"{row['mib']:.0f}", row["transport"], "yes" if row["kept"] else "no", f"{row['first_s']:.2f}",
+        [row["size"], f"{row['mib']:.0f}", row["transport"], f"{row['first_s']:.2f}",
          f"{row['seconds']:.3f}", f"{row['mib'] / row['seconds']:.0f}", f"{row['extra_mib']:.0f}",
          f"{row['counted_mib']:.0f}",
          f"{row['store_mib']:.0f}", row["digest"]]

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,7 +13,6 @@ from nemo_brorl.types import (
     EngineStats,
     Float32,
     Int32,
-    KeptCopy,
     Prompt,
     RankRehearsal,
     RolloutChunk,
@@ -130,7 +129,33 @@ class GenerationSession(Protocol):
         """Drop unfinished rollout requests and wait until the generation engines are idle."""
 
 
-class Generator(Protocol):
+class WeightTarget(Protocol):
+    """Protocol of the engines that take part in a weight sync."""
+
+    def weight_receivers(self) -> tuple[str, ...]:
+        """Return the names of the engine processes that receive the policy's weights.
+
+        A process that replaces a lost one has a new name.
+        """
+
+    def join_weight_link(self, link: WeightLink) -> None:
+        """Connect all engine processes that receive weights to a weight broadcast.
+
+        Raises ReceiverLostError, which names the processes that do not join in time.
+        """
+
+    def load_weights(self, manifest: Sequence[TensorInfo], buckets: Iterable[StreamedBucket], version: int) -> int:
+        """Load the policy's weights into every one of these engines, and set their policy version.
+
+        Stale prefix caches are dropped. Requests in flight in an open session continue with the new weights. Returns
+        the peak of bytes that were allocated on top of the models.
+
+        Raises WeightSyncError, before an engine is touched, when the manifest does not fit the engines' model. Raises
+        ReceiverLostError when an engine is lost that a broadcast needs: the weights can then be sent again.
+        """
+
+
+class Generator(WeightTarget, Protocol):
     """Protocol of the engines that sample responses with a known policy version."""
 
     def open_session(self, forecast: Forecast | None = None) -> GenerationSession:
@@ -146,26 +171,11 @@ class Generator(Protocol):
         Closing the iterator early aborts the unfinished requests.
         """
 
-    def weight_receivers(self) -> tuple[str, ...]:
-        """Return the names of the engine processes that receive the policy's weights.
+    def on_lost_weights(self, publish_again: Callable[[WeightTarget], None]) -> None:
+        """Set what is called while a session samples and an engine that replaces a lost one lacks the weights.
 
-        A process that replaces a lost one has a new name.
-        """
-
-    def join_weight_link(self, link: WeightLink) -> None:
-        """Connect all engine processes that receive weights to a weight broadcast.
-
-        Raises ReceiverLostError, which names the processes that do not join in time.
-        """
-
-    def load_weights(self, manifest: Sequence[TensorInfo], buckets: Iterable[Any], version: int) -> int:
-        """Load the policy's weights, a stream of StreamedBucket, into every engine and set the engines' policy version.
-
-        Stale prefix caches are dropped. Requests in flight in an open session continue with the new weights. Returns
-        the peak of bytes that were allocated on top of the models.
-
-        Raises WeightSyncError, before an engine is touched, when the manifest does not fit the engines' model. Raises
-        ReceiverLostError when an engine is lost that a broadcast needs: the weights can then be sent again.
+        The call may send the weights to this engine, or leave it to the next weight sync. Where engines give their
+        memory to the policy it is never called, because there is no room for weights while engines sample.
         """
 
     def stats(self) -> list[EngineStats]:
@@ -260,11 +270,10 @@ class Policy(Protocol):
         None: the transport needs no such link, or the receivers have joined.
         """
 
-    def weight_stream(self) -> Iterator[StreamedBucket | KeptCopy]:
+    def weight_stream(self) -> Iterator[StreamedBucket]:
         """Yield the policy's weights as buckets of tensors, in the order of the weight manifest.
 
-        Each bucket comes with, or is followed by, a copy for engines that start later, if copies are kept. Raises
-        WeightSyncError, which names the policy rank, when a policy rank is late.
+        Raises WeightSyncError, which names the policy rank, when a policy rank is late.
         """
 
     def begin_save(self, folder: Path) -> None:

@@ -583,18 +583,10 @@ class BucketNotice:
 
 @dataclass(frozen=True)
 class StreamedBucket:
-    """One bucket of the weight stream, as references into Ray's object store."""
+    """One bucket of the weight stream, as a reference into Ray's object store."""
 
     message: Any  # reference to the WeightBucket or BucketNotice that engines get
-    copy: Any  # reference to a WeightBucket for engines that start later; None: not kept, or a KeptCopy follows
     num_bytes: int  # bytes of its tensors
-
-
-@dataclass(frozen=True)
-class KeptCopy:
-    """Copy of the StreamedBucket before it, made while engines load that bucket."""
-
-    reference: Any  # reference to a WeightBucket
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def turns(setting: Setting, pair: Pair, cycles: int) -> tuple[list[float], list[
 
 def measure(setting: Setting, mode: str, engine_model: Path, policy_model: Path) -> None:
     """One sleep mode."""
-    config = config_for(setting, SHARE, sleep=mode, keep_published=False, weight_bucket_mib=256.0, enforce_eager=True)
+    config = config_for(setting, SHARE, sleep=mode, weight_bucket_mib=256.0, enforce_eager=True)
     config.policy.offload = "none" if setting.is_tiny else "all"
     with start(config, engine_model, policy_model) as pair:
         residual, whole, seconds = turns(setting, pair, setting.extra.cycles)

@@ -58,7 +58,7 @@ def check_turn(setting: Setting, engine_model: Path, policy_model: Path) -> None
 
     The engine sleeps, loads the policy's weights and wakes. The row has |Megatron − vLLM| after and before.
     """
-    config = pair_config(setting, SHARE, sleep="discard", keep_published=False, enforce_eager=True)
+    config = pair_config(setting, SHARE, sleep="discard", enforce_eager=True)
     with start(config, engine_model, policy_model) as pair:
         assert pair.policy is not None
         before = disagreement(pair)

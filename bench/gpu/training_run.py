@@ -16,7 +16,6 @@ ON_GPU = (
     "trainer.gpus_per_node=1", "policy.data_parallel_size=null", "policy.precision=bf16", "policy.offload=all",
     "generation.precision=bf16",
     "generation.gpu_memory_utilization=0.35", "generation.sleep=discard",
-    "generation.keep_published=false",
     "generation.lean_scheduler=on",
     "generation.enforce_eager=false", "parity.max_mean_abs_diff=0.05", "rewards.num_workers=8",
 )  # fmt: skip

@@ -2,8 +2,7 @@
 
     python -m bench.gpu.weight_ipc [--tiny] [--results FOLDER] [--repeats 5]
 
-With and without the copy that the object store keeps for engines started later (`generation.keep_published`, the
-default), which goes over the host. Every bucket's checksum is compared in the engine; that the weights are the policy's
+Every bucket's checksum is compared in the engine; that the weights are the policy's
 is seen from log-probs: before the first publication the engine has other weights. The floor is every byte read and
 written once on the device. On CPU the transport is the object store, so that nothing of this is measured there.
 """
@@ -27,12 +26,9 @@ SECONDS, AGREE = 1.0, 0.05  # targets: of a publication; nats between sampler an
 SHARE = 0.3  # of the GPU for the engine
 
 
-def measure(setting: Setting, engine_model: Path, policy_model: Path, keep: bool) -> None:
+def measure(setting: Setting, engine_model: Path, policy_model: Path) -> None:
     """One pair of actors; the first publication, in which memory grows for good, is told apart."""
-    name = "with a kept copy" if keep else "no copy kept"
-    config = config_for(
-        setting, SHARE, keep_published=keep, weight_bucket_mib=setting.extra.bucket_mib, enforce_eager=True
-    )
+    config = config_for(setting, SHARE, weight_bucket_mib=setting.extra.bucket_mib, enforce_eager=True)
     with start(config, engine_model, policy_model) as pair:
         assert pair.policy is not None
         before = disagreement(pair)
@@ -46,18 +42,17 @@ def measure(setting: Setting, engine_model: Path, policy_model: Path, keep: bool
     floor = sync_seconds(read_model_shape(policy_model), setting.ceilings)
     seconds = statistics.median(report.seconds for report in reports[1:])
     note = f"{transport}, {reports[0].num_bytes / GIB:.2f} GiB, first {reports[0].seconds:.2f} s"
-    results.add(Row(f"{name}: publication", seconds, "s", floor=floor, at_most=SECONDS, note=note))
+    results.add(Row("publication", seconds, "s", floor=floor, at_most=SECONDS, note=note))
     is_gpu = not setting.is_tiny
-    results.add(
-        Row(f"{name}: extra GPU memory", max(extra[1:]) if is_gpu else None, "GiB", note="by the driver's count")
-    )
-    results.add(Row(f"{name}: extra memory counted", max(report.peak_extra_bytes for report in reports) / GIB, "GiB"))
-    results.add(Row(f"{name}: |Megatron − vLLM| after", after, "nats", at_most=AGREE, note=f"before {before:.3f}"))
+    results.add(Row("extra GPU memory", max(extra[1:]) if is_gpu else None, "GiB", note="by the driver's count"))
+    results.add(Row("extra memory counted", max(report.peak_extra_bytes for report in reports) / GIB, "GiB"))
+    results.add(Row("|Megatron − vLLM| after", after, "nats", at_most=AGREE, note=f"before {before:.3f}"))
     assert not before < 2 * after, (
         f"the engine had the policy's weights before they were published: {before:.4f} then {after:.4f} nats"
     )
     results.detail(
-        name, {"seconds": [report.seconds for report in reports], "extra_gib": extra, "tensors": reports[0].num_tensors}
+        "publication",
+        {"seconds": [report.seconds for report in reports], "extra_gib": extra, "tensors": reports[0].num_tensors},
     )
 
 
@@ -73,7 +68,7 @@ def compare_heads(setting: Setting, folder: Path) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the weight IPC part to its parser."""
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--heads", action="store_true", help="no kept copy; then both precisions of the output layer")
+    parser.add_argument("--heads", action="store_true", help="then both precisions of the output layer")
     parser.add_argument("--bucket-mib", type=float, default=256.0, help="generation.weight_bucket_mib")
 
 
@@ -84,9 +79,8 @@ def main() -> None:
     shape, name = (TINY, "tiny") if setting.is_tiny else (QWEN_1_5B, "1.5B_shape")
     policy_model = make_model(setting.models / name, shape)
     engine_model = with_tokenizer(make_model(setting.models / f"{name}_other", shape, seed=1))
-    for keep in (False,) if setting.extra.heads else (False, True):
-        with setting.results.attempt("with a kept copy" if keep else "no copy kept"):
-            measure(setting, engine_model, policy_model, keep)
+    with setting.results.attempt("publication"):
+        measure(setting, engine_model, policy_model)
     if setting.extra.heads:
         compare_heads(setting, with_tokenizer(policy_model))
     setting.results.finish()

@@ -87,9 +87,6 @@ class GenerationConfig:
     )
     weight_bucket_mib: float = setting(64.0, "MiB of the buckets in which weights are sent, a few at a time", above=0)
     weight_timeout_s: float = setting(60.0, "most seconds to join a transport, or to send one bucket", above=0)
-    keep_published: bool = setting(
-        True, "keep one copy of the current weights in the object store, for restarted engines"
-    )
     engine_args: dict[str, Any] = setting(
         {}, "further arguments of vLLM's EngineArgs, for example kv_cache_dtype=fp8 (docs/howto/one_gpu.md)"
     )

@@ -127,7 +127,8 @@ def cpu_memory(config: BroRLConfig, shape: ModelShape, tokens: float) -> CpuMemo
     sizes = RunSizes.from_config(config)
     size = num_parameters(shape)
     weights = NUMBER_BYTES[config.policy.precision] * size / GIB
-    store = 3 * config.generation.weight_bucket_mib / 1024 + (weights if config.generation.keep_published else 0.0)
+    kept = weights if sizes.weight_transport == "object_store" else 0.0
+    store = 3 * config.generation.weight_bucket_mib / 1024 + kept
     return CpuMemory(
         rank=_rank_gib(config, shape, tokens),
         engine=_engine_gib(config, shape, size),

@@ -18,6 +18,8 @@ from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.recorded_yaml import read_record
 
 RECORD = "config.yaml"  # file in the run folder with the settings of its run
+# Settings of earlier versions that no longer exist, and never changed what is learnt.
+GONE = ("generation.keep_published",)
 
 
 def check_same_run(config: BroRLConfig) -> bool:
@@ -39,7 +41,7 @@ def check_same_run(config: BroRLConfig) -> bool:
     new = _unresolved(as_written(config))
     # Earlier versions recorded the values of environment variables.
     held = _unresolved(plain(config))
-    may_change = ("exp_manager.", *(name for name, setting in settings().items() if setting.may_change))
+    may_change = ("exp_manager.", *GONE, *(name for name, setting in settings().items() if setting.may_change))
     changed = []
     for name in sorted(old.keys() | new.keys()):
         was, now = old.get(name), new.get(name)

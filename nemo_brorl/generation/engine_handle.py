@@ -55,7 +55,7 @@ class EngineHandle:
         self.index = index
         # Weights that a replacement loads. None: those of the model folder.
         self.published: PublishedWeights | None = None
-        # True if no copy of the published weights was kept for it: it may not sample before the next weight sync.
+        # True if its actor has not loaded the published weights, which only the policy has: it may not sample.
         self.lacks_weights = False
         self.lost_to = ""  # reason for the last replacement
         self.num_started = 1  # actors started so far, the current one included
@@ -167,8 +167,8 @@ class EngineHandle:
     def replace(self, cause: object) -> None:
         """Kill the engine's Ray actor and start a new actor with the published weights, without waiting for it.
 
-        If no copy of the weights is kept, the new engine `lacks_weights` until the next weight sync. Raises
-        GenerationError when the engine was replaced `max_restarts` times since it last returned rollouts.
+        If only the policy has the weights, the new engine `lacks_weights` until it gets them. Raises GenerationError
+        when the engine was replaced `max_restarts` times since it last returned rollouts.
         """
         # Also an actor that seems dead, because it may hold the device that its successor needs.
         self._transport.kill(self.actor)
@@ -186,7 +186,7 @@ class EngineHandle:
             self._num_in_a_row,
             self._max_restarts,
             self.lost_to,
-            "; it will sample again after the next weight sync" if self.lacks_weights else "",
+            "; it samples again once the policy has sent it the weights" if self.lacks_weights else "",
         )
         # The new actor counts from zero, and metrics are differences of totals.
         self._carried = self._counted
@@ -248,15 +248,12 @@ def why_lost(cause: object) -> str:
 
 
 def check_weights(handles: Sequence[EngineHandle]) -> None:
-    """Raise GenerationError when no engine has the published policy weights.
-
-    Only the policy could send them again, and the policy waits for rollouts.
-    """
+    """Raise GenerationError when no engine has the published policy weights."""
     for handle in handles:
         if not handle.lacks_weights:
             return
     causes = "; ".join(f"engine {handle.index}: {handle.lost_to}" for handle in handles)
     raise GenerationError(
-        "generation.keep_published=false: all engines with the current weights were lost, and there is no copy. Resume "
-        f"from the last checkpoint, or set it to true. Causes: {causes}"
+        "all engines with the current weights were lost, and shared devices have no room to send them again. Run "
+        f"the same command again to resume from the last checkpoint. Causes: {causes}"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ from nemo_brorl.generation.engine_handle import EngineHandle, EngineReady, check
 from nemo_brorl.generation.placement.placement import ChunkPlacement
 from nemo_brorl.generation.session import VllmSession
 from nemo_brorl.generation.sleep import StagedSleep
-from nemo_brorl.ports import Forecast
-from nemo_brorl.types import EngineStats, RolloutChunk, RolloutRequest, TensorInfo, WeightLink
+from nemo_brorl.ports import Forecast, WeightTarget
+from nemo_brorl.types import EngineStats, RolloutChunk, RolloutRequest, StreamedBucket, TensorInfo, WeightLink
 from nemo_brorl.weights.incoming import read_shapes
 from nemo_brorl.weights.receivers import WeightReceivers
 
@@ -85,14 +85,10 @@ class VllmPool:
             handle = EngineHandle(index, start_actor, *limits, self._transport, heartbeat.beat)
             self._handles.append(handle)
         self._sleep = StagedSleep(self._handles, self._generation, self._transport)
-        self._receivers = WeightReceivers(
-            self._handles,
-            self._generation.weight_timeout_s,
-            num_workers=len(self._handles) * self._generation.tensor_parallel_size,
-            is_collective=sizes.weight_transport == "collective",
-            transport=self._transport,
-            timeline=heartbeat.timeline,
-        )
+        self._weight_transport = sizes.weight_transport
+        self._timeline = heartbeat.timeline
+        self._receivers = self._receivers_of(self._handles)
+        self._publish_again: Callable[[WeightTarget], None] | None = None
 
     def wait_ready(self) -> list[EngineReady]:
         """Block until all engines are ready, and replace an engine that died unnoticed.
@@ -107,7 +103,8 @@ class VllmPool:
         Raises GenerationError while another session is open, or when no engine has the published weights.
         """
         self._sleep.check_awake()
-        check_weights(self._handles)
+        if self._publish_again is None:
+            check_weights(self._handles)
         if self._session is not None and self._session.is_open:
             raise GenerationError(
                 "a session was opened while another is unfinished; close it, or exhaust `generate`, first"
@@ -121,8 +118,35 @@ class VllmPool:
             self._call_ids,
             self._versions,
             self._transport,
+            self._restore_weights,
         )
         return self._session
+
+    def on_lost_weights(self, publish_again: Callable[[WeightTarget], None]) -> None:
+        if self._generation.sleep == "off":
+            self._publish_again = publish_again
+
+    def _restore_weights(self) -> None:
+        """Have the published weights sent again to the ready engines that lack them.
+
+        Raises GenerationError when no engine has them and nobody can send them again.
+        """
+        if self._publish_again is None:
+            check_weights(self._handles)
+            return
+        lacking = [handle for handle in self._handles if handle.lacks_weights and handle.starting is None]
+        if lacking:
+            self._publish_again(self._receivers_of(lacking))
+
+    def _receivers_of(self, handles: Sequence[EngineHandle]) -> WeightReceivers:
+        return WeightReceivers(
+            handles,
+            self._generation.weight_timeout_s,
+            num_workers=len(handles) * self._generation.tensor_parallel_size,
+            weight_transport=self._weight_transport,
+            transport=self._transport,
+            timeline=self._timeline,
+        )
 
     def stalled(self, seconds: float) -> list[str]:
         """Describe each vLLM engine that is starting or sampling and has been silent for longer than `seconds`.
@@ -164,28 +188,28 @@ class VllmPool:
 
         An engine that was replaced has a new name.
         """
-        return self._receivers.names()
+        return self._receivers.weight_receivers()
 
     def join_weight_link(self, link: WeightLink) -> None:
         """Connect all vLLM engines to the broadcast of policy weights.
 
         Raises ReceiverLostError that names the engines which do not connect in time.
         """
-        self._receivers.join(link)
+        self._receivers.join_weight_link(link)
 
     def load_weights(
         self,
         manifest: Sequence[TensorInfo],
-        buckets: Iterable[Any],
+        buckets: Iterable[StreamedBucket],
         version: int,
     ) -> int:
-        """Load a stream of weight buckets (StreamedBucket) into every engine, and return the number of bytes.
+        """Load a stream of weight buckets into every engine, and return the number of bytes.
 
         Rollouts of an open session pause meanwhile, and are continued under the new weights (see
-        `WeightReceivers.load`).
+        `WeightReceivers.load_weights`).
         """
         self._sleep.check_has_room_for_weights()
-        num_bytes = self._receivers.load(manifest, buckets, version)
+        num_bytes = self._receivers.load_weights(manifest, buckets, version)
         self._versions.add(version)
         self._sleep.note_loaded()
         return num_bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from ray.exceptions import ObjectLostError
@@ -15,7 +15,7 @@ from nemo_brorl.core.errors import GenerationError
 from nemo_brorl.generation.answers import answered_chunk, unsampled_chunk
 from nemo_brorl.generation.check_replies import check_lengths, find_mismatch
 from nemo_brorl.generation.chunk_messages import ChunkFailure, ChunkMeta, Progress, ReturnedChunk
-from nemo_brorl.generation.engine_handle import EngineHandle, check_weights, why_lost
+from nemo_brorl.generation.engine_handle import EngineHandle, why_lost
 from nemo_brorl.generation.in_flight import ChunkInFlight, InFlight
 from nemo_brorl.generation.placement.placement import ChunkPlacement
 from nemo_brorl.types import RolloutChunk, RolloutRequest
@@ -36,7 +36,7 @@ class VllmSession:
     ended by its engine, or by the session when no engine has it.
 
     Handles know whether their engine is usable, and other code may replace engines meanwhile. An engine that lacks the
-    published weights gets no chunks until the next weight sync.
+    published weights gets no chunks until it has them.
 
     Only `close` waits. Each chunk in flight is one open call to its engine. One more call to each engine is always
     open, which the engine answers with its progress (`REPORT_EVERY`).
@@ -50,7 +50,9 @@ class VllmSession:
         call_ids: Iterator[int],  # ids for calls of `generate`, unique in the pool
         known_versions: Collection[int],
         transport: ActorTransport,
+        restore_weights: Callable[[], None],
     ) -> None:
+        """Open the session. `restore_weights` may give the published weights back to engines that lack them."""
         self.is_open = True
         self._handles = handles
         self._placement = placement
@@ -58,6 +60,7 @@ class VllmSession:
         self._call_ids = call_ids
         self._known_versions = known_versions
         self._transport = transport
+        self._restore_weights = restore_weights
         self._requests: dict[int, RolloutRequest] = {}  # unfinished requests; key: chunk number
         self._in_flight = InFlight()
         self._cut: set[int] = set()  # chunks that were cut and have not ended
@@ -112,7 +115,7 @@ class VllmSession:
         for handle in self._handles:
             handle.check_start()
         if self._requests:
-            check_weights(self._handles)
+            self._restore_weights()
         self._admit_ready_engines()
         self._end_cut_chunks_without_engine()
         self._dispatch()

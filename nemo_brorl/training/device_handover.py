@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from nemo_brorl.core.clock import Stopwatch
 from nemo_brorl.core.errors import ResourceError
 from nemo_brorl.core.stall_watch import Heartbeat
-from nemo_brorl.ports import Generator, Policy
+from nemo_brorl.ports import Generator, Policy, WeightTarget
 from nemo_brorl.weights.publication import SyncReport, publish
 
 MAX_GROWTH_GIB = 4.0
@@ -42,6 +42,8 @@ class DeviceHandover:
         self.version = 0  # policy version of the engines' weights
         self.last_sync: SyncReport | None = None
         self.residual: Mapping[str, float] = {}  # metrics of the memory that sleeping engines still held
+        self.is_policy_phase = False
+        generator.on_lost_weights(self.publish_again)
 
     def metrics(self) -> dict[str, float]:
         """Return metrics of the policy's last use of the devices: memory of sleeping engines, and the weight sync."""
@@ -73,21 +75,34 @@ class DeviceHandover:
         A block that makes new weights calls `set_version`. These weights are sent to the engines when the block ends.
         With `publishes` the weights are sent also if they are not new.
         """
-        phase = PolicyPhase(self.version)
-        with watch.measure("offload"):
-            self.residual = self.generator.sleep()
+        self.is_policy_phase = True
+        try:
+            phase = PolicyPhase(self.version)
+            with watch.measure("offload"):
+                self.residual = self.generator.sleep()
+                self.policy.onload()
+            yield phase
+            with watch.measure("offload"):
+                self.policy.release()
+                lacks_weights = self.generator.wake_weights()
+            if phase.version != self.version or lacks_weights or publishes:
+                with watch.measure("sync"):
+                    self._publish(phase.version)
+                self.version = phase.version
+            with watch.measure("offload"):
+                self.policy.offload()
+                self.generator.wake_cache()
+        finally:
+            self.is_policy_phase = False
+
+    def publish_again(self, target: WeightTarget) -> None:
+        """Send the published weights to engines that lost them, unless the policy has newer ones under way."""
+        if self.is_policy_phase:
+            return
+        with self.heartbeat.stage("publish", self.generator.stalled):
             self.policy.onload()
-        yield phase
-        with watch.measure("offload"):
-            self.policy.release()
-            lacks_weights = self.generator.wake_weights()
-        if phase.version != self.version or lacks_weights or publishes:
-            with watch.measure("sync"):
-                self._publish(phase.version)
-            self.version = phase.version
-        with watch.measure("offload"):
+            publish(self.policy, target, self.version)
             self.policy.offload()
-            self.generator.wake_cache()
 
     def _publish(self, version: int) -> None:
         with self.heartbeat.stage("publish", self.generator.stalled):

@@ -10,7 +10,7 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from nemo_brorl.cluster.actor_transport import ActorTransport, explain
 from nemo_brorl.core.errors import ReceiverLostError, WeightSyncError
-from nemo_brorl.types import KeptCopy, StreamedBucket, TensorInfo, WeightLink
+from nemo_brorl.types import StreamedBucket, TensorInfo, WeightLink
 from nemo_brorl.weights.incoming import LoadReport
 
 # Seconds for other engines to answer once one has failed. The first to fail is often not the cause.
@@ -19,29 +19,18 @@ _GRACE_S = 2.0
 
 @dataclass(frozen=True)
 class PublishedWeights:
-    """The last complete weight sync, kept by reference for engines that start after it."""
+    """The last complete weight sync.
+
+    The transport object_store keeps its buckets for engines that start later. Others keep none.
+    """
 
     manifest: tuple[TensorInfo, ...]
-    buckets: tuple[Any, ...] | None  # each a ray.ObjectRef of WeightBucket; None: no copy is kept
+    buckets: tuple[Any, ...] | None  # each a ray.ObjectRef of WeightBucket; None: only the policy has the weights
     version: int
-
-    @classmethod
-    def from_copies(
-        cls,
-        manifest: Sequence[TensorInfo],
-        copies: Sequence[Any],
-        version: int,
-    ) -> PublishedWeights:
-        """Return the record of a weight sync with the copies of its buckets, kept for engines that start later.
-
-        If the copy of one bucket is None, no copy counts as kept.
-        """
-        buckets = None if None in copies else tuple(copies)
-        return cls(tuple(manifest), buckets, version)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that the kept copy of the weights takes in Ray's object store."""
+        """Bytes that the kept buckets take in Ray's object store."""
         if self.buckets is None:
             return 0
         return sum(info.num_bytes for info in self.manifest)
@@ -53,7 +42,7 @@ class Receiver(Protocol):
     index: int
     actor: Any
     published: PublishedWeights | None  # weights that a replacement loads; None: those of the model folder
-    lacks_weights: bool  # True: the published weights were lost, so a replacement has none to load
+    lacks_weights: bool  # True: its actor has not loaded the published weights, which only the policy has
 
     @property
     def name(self) -> str:
@@ -128,34 +117,27 @@ class WeightBroadcast:
         """
         self._gather(self._submit("begin_weights", tuple(manifest)))
 
-    def send(self, buckets: Iterable[Any]) -> tuple[Any, ...]:
-        """Forward a stream of weight buckets to the inference engines, and return copies for engines that start later.
+    def send(self, buckets: Iterable[StreamedBucket]) -> tuple[Any, ...]:
+        """Forward a stream of weight buckets to the inference engines, and return the messages about them.
 
-        The stream has StreamedBucket, or references alone, which then serve as their own copies. A KeptCopy is the copy
-        of the bucket before it. Engines load one bucket while the next one is taken from the stream.
+        Engines load one bucket while the next one is taken from the stream.
         """
-        copies: list[Any] = []
+        messages: list[Any] = []
         loading: dict[int, Any] = {}
         try:
             for bucket in buckets:
-                if isinstance(bucket, KeptCopy):
-                    copies[-1] = bucket.reference
-                    continue
-                streamed = bucket
-                if not isinstance(bucket, StreamedBucket):
-                    streamed = StreamedBucket(message=bucket, copy=bucket, num_bytes=0)
                 self._confirm(loading)
-                loading = self._submit("receive_weights", streamed.message)
+                loading = self._submit("receive_weights", bucket.message)
                 self._num_sent += 1
-                self._largest = max(self._largest, streamed.num_bytes)
-                copies.append(streamed.copy)
+                self._largest = max(self._largest, bucket.num_bytes)
+                messages.append(bucket.message)
             self._confirm(loading)
         # Where each engine gets bytes on its own, the error already names the engine.
         except (RayError, WeightSyncError) as cause:
             if not self._is_collective or isinstance(cause, ReceiverLostError):
                 raise
             raise self._blame(loading, cause) from cause
-        return tuple(copies)
+        return tuple(messages)
 
     def finish(self, version: int) -> None:
         """Make the inference engines complete the weight sync.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import ReceiverLostError
-from nemo_brorl.ports import Generator, Policy
+from nemo_brorl.ports import Policy, WeightTarget
 
 _GIB = 2**30
 _log = get_logger(__name__)
@@ -39,10 +39,10 @@ class SyncReport:
 
 def publish(
     policy: Policy,
-    generator: Generator,
+    target: WeightTarget,
     version: int,
 ) -> SyncReport:
-    """Stream the policy's weights to the generator's inference engines, which then sample as weight version `version`.
+    """Stream the policy's weights to the target's inference engines, which then sample as weight version `version`.
 
     Only references pass through the driver. With the transport `collective`, engines first join the policy's process
     group if they have not done so. If an engine is lost on the way, all engines are replaced and the sync is tried once
@@ -52,11 +52,11 @@ def publish(
     start = time.perf_counter()
     num_attempts = 1
     try:
-        peak_extra_bytes = _publish_once(policy, generator, version)
+        peak_extra_bytes = _publish_once(policy, target, version)
     except ReceiverLostError as cause:
         _log.warning("weights of version %d are published again: %s", version, cause)
         num_attempts = 2
-        peak_extra_bytes = _publish_once(policy, generator, version)
+        peak_extra_bytes = _publish_once(policy, target, version)
     manifest = policy.weight_manifest()
     return SyncReport(
         version=version,
@@ -71,11 +71,11 @@ def publish(
 
 def _publish_once(
     policy: Policy,
-    generator: Generator,
+    target: WeightTarget,
     version: int,
 ) -> int:
     manifest = policy.weight_manifest()
-    link = policy.open_weight_link(generator.weight_receivers())
+    link = policy.open_weight_link(target.weight_receivers())
     if link is not None:
-        generator.join_weight_link(link)
-    return generator.load_weights(manifest, policy.weight_stream(), version)
+        target.join_weight_link(link)
+    return target.load_weights(manifest, policy.weight_stream(), version)

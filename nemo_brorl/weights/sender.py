@@ -55,31 +55,22 @@ def buckets(stream: Iterable[NamedTensor], limit: int) -> Iterator[WeightBucket]
 
 def host_bucket(named: list[NamedTensor]) -> WeightBucket:
     """Return named tensors as one weight bucket with its bytes on the host, ready for Ray's object store."""
-    return _on_host(infos_of(named), flatten(named))
-
-
-def _on_host(tensors: tuple[TensorInfo, ...], flat: Tensor) -> WeightBucket:
+    flat = flatten(named)
     if flat.is_cuda:
         # A copy into pinned memory is ten times as fast, and torch reuses that memory.
         flat = host_like(flat).copy_(flat)
     data = flat.numpy()
-    return WeightBucket(tensors, data, zlib.crc32(data))
+    return WeightBucket(infos_of(named), data, zlib.crc32(data))
 
 
 class WeightSender:
     """One rank's side of the weight stream.
 
-    `stream` yields messages for the driver. On rank 0 a bucket's first message is what engines get. If a copy is also
-    kept for engines that start later, the copy is the second message, made while engines load. Other ranks yield None.
-    Work that follows a message happens when the next one is requested.
+    `stream` yields a message for each bucket. Rank 0's are what engines get, other ranks yield None. Work that follows
+    a message happens when the next one is requested.
     """
 
-    def __init__(
-        self,
-        transport: str,
-        is_first_rank: bool,
-        with_copies: bool,
-    ) -> None:
+    def __init__(self, transport: str, is_first_rank: bool) -> None:
         messages = {
             "object_store": self._through_store,
             "collective": self._by_broadcast,
@@ -87,7 +78,6 @@ class WeightSender:
         }
         self._messages_of = messages[transport]
         self._is_first_rank = is_first_rank
-        self._with_copies = with_copies
         self._exports: deque[Tensor] = deque(maxlen=_LIVE_EXPORTS)
         self.group: WeightGroup | None = None  # rank 0's end of the broadcast group, only for the transport collective
 
@@ -118,8 +108,6 @@ class WeightSender:
         flat = flatten(named)
         yield BucketNotice(infos, checksum(flat))
         self.group.broadcast(flat)
-        if self._with_copies:
-            yield _on_host(infos, flat)
 
     def _by_mapping(self, named: list[NamedTensor]) -> Iterator[Any]:
         infos = infos_of(named)
@@ -131,5 +119,3 @@ class WeightSender:
             yield None
             return
         yield BucketNotice(infos, checksum(flat), dict(handles))
-        if self._with_copies:
-            yield _on_host(infos, flat)

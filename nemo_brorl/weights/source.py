@@ -14,7 +14,7 @@ import ray
 from nemo_brorl.cluster.ray_adapter import start_stream
 from nemo_brorl.config.generation import GenerationConfig
 from nemo_brorl.core.errors import WeightSyncError
-from nemo_brorl.types import KeptCopy, StreamedBucket, TensorInfo, WeightLink
+from nemo_brorl.types import StreamedBucket, TensorInfo, WeightLink
 from nemo_brorl.weights.buckets import bucket_bytes, bucket_sizes
 
 # Messages that rank 0 makes before the driver has taken them. One, so that few buckets exist at a time.
@@ -41,7 +41,6 @@ class WeightSource:
         self._wait = wait
         self._timeout_s = generation.weight_timeout_s
         self._limit = bucket_bytes(generation)
-        self._with_copies = generation.keep_published
         self._manifest: list[TensorInfo] | None = None
         self._receivers: tuple[str, ...] | None = None  # receivers that the open group was made for; None: no group
         self._joining: tuple[tuple[str, ...], Any] | None = None  # receivers, and reference to rank 0's wait for them
@@ -67,7 +66,7 @@ class WeightSource:
         self._joining = (receivers, joined)
         return link
 
-    def stream(self, ask: Ask) -> Iterator[StreamedBucket | KeptCopy]:
+    def stream(self, ask: Ask) -> Iterator[StreamedBucket]:
         """Yield the buckets of one weight sync from the policy to the inference engines.
 
         `ask` is called while the driver waits for the policy ranks. Raises WeightSyncError naming a rank that is late.
@@ -80,7 +79,7 @@ class WeightSource:
         sizes = bucket_sizes(self.manifest(), self._limit)
         streams = WeightStreams(self._ranks, len(sizes), self._timeout_s, self._wait, ask)
         for num_bytes in sizes:
-            yield from self._next_bucket(streams, num_bytes)
+            yield StreamedBucket(streams.next_message(), num_bytes)
         streams.finish()
         self._receivers = receivers
 
@@ -96,24 +95,6 @@ class WeightSource:
         """Return the result of a call to policy rank 0."""
         (result,) = self._wait([(0, reference)], method)
         return result
-
-    def _next_bucket(self, streams: WeightStreams, num_bytes: int) -> Iterator[StreamedBucket | KeptCopy]:
-        """Yield the next bucket of a weight sync and, where copies are kept, its copy for engines that start later.
-
-        A message of Ray's object store has the bucket's bytes and is its own copy. With other transports the copy is
-        made while engines load the announced bucket.
-        """
-        if not self._with_copies:
-            message = streams.next_message(is_last_of_bucket=True)
-            yield StreamedBucket(message, None, num_bytes)
-        elif self.transport == "object_store":
-            message = streams.next_message(is_last_of_bucket=True)
-            yield StreamedBucket(message, message, num_bytes)
-        else:
-            message = streams.next_message()
-            yield StreamedBucket(message, None, num_bytes)
-            copy = streams.next_message(is_last_of_bucket=True)
-            yield KeptCopy(copy)
 
 
 class WeightStreams:
@@ -138,8 +119,8 @@ class WeightStreams:
             self._generators.append(start_stream(rank.stream_weights, num_ahead))
         self._num_sent = [0] * len(self._generators)  # buckets that each rank has finished
 
-    def next_message(self, is_last_of_bucket: bool = False) -> Any:
-        """Return the reference to the next message in policy rank 0's weight stream.
+    def next_message(self) -> Any:
+        """Return the reference to policy rank 0's message about the next weight bucket.
 
         Raises WeightSyncError when it takes longer than the time limit, or when the stream has ended early.
         """
@@ -155,8 +136,7 @@ class WeightStreams:
         if reference is None:
             sent = f"{self._num_sent[0]} of {self.num_buckets} buckets"
             raise WeightSyncError(f"policy rank 0 ended its weight stream after {sent}")
-        if is_last_of_bucket:
-            self._num_sent[0] += 1
+        self._num_sent[0] += 1
         return reference
 
     def finish(self) -> None:

@@ -16,7 +16,7 @@ from nemo_brorl.config.generation import GenerationConfig
 from nemo_brorl.generation.engine_handle import EngineHandle
 from nemo_brorl.generation.placement.placement import ChunkPlacement
 from nemo_brorl.generation.session import VllmSession
-from nemo_brorl.types import RolloutChunk
+from nemo_brorl.types import RolloutChunk, StreamedBucket
 from nemo_brorl.weights.broadcast import PublishedWeights
 from nemo_brorl.weights.receivers import WeightReceivers
 from tests.support.fake_engines import places, requests_of
@@ -41,7 +41,7 @@ def run_all(handles: list[EngineHandle], timeout_s: float = 30.0) -> list[Rollou
     """Six chunks of four."""
     config = GenerationConfig(timeout_s=timeout_s, max_restarts=2, max_num_seqs=8)
     placement = ChunkPlacement([], max_rollouts=8)
-    session = VllmSession(handles, placement, config, itertools.count(), {0, 3}, TRANSPORT)
+    session = VllmSession(handles, placement, config, itertools.count(), {0, 3}, TRANSPORT, lambda: None)
     session.submit(requests_of(6))
     chunks: list[RolloutChunk] = []
     while len(chunks) < 6:
@@ -71,9 +71,9 @@ def test_a_silent_engine_is_replaced_after_its_time(tmp_path: Path) -> None:
 
 def test_an_engine_that_dies_while_it_loads_weights_is_replaced_with_the_whole_update(tmp_path: Path) -> None:
     handles = handles_of(tmp_path, "none", "die loading")
-    receivers = WeightReceivers(handles, 30.0, 2, is_collective=False, transport=TRANSPORT)
-    receivers.load([], [ray.put("one"), ray.put("two"), ray.put("three")], version=3)
-    assert receivers.names() == ("engine 0", "engine 1 (number 2)")
+    receivers = WeightReceivers(handles, 30.0, 2, "object_store", TRANSPORT)
+    receivers.load_weights([], [StreamedBucket(ray.put(name), 4) for name in ("one", "two", "three")], version=3)
+    assert receivers.weight_receivers() == ("engine 0", "engine 1 (number 2)")
     chunks = run_all(handles)
     assert places(chunks) == ALL_PLACES
     assert {chunk.version for chunk in chunks} == {3}

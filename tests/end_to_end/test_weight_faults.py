@@ -39,7 +39,7 @@ class LightRank:
 
     def __init__(self, number: int, hangs_at: int | None) -> None:
         self.number, self.hangs_at = number, hangs_at
-        self.sender = WeightSender("collective", number == 0, with_copies=False)
+        self.sender = WeightSender("collective", number == 0)
 
     def ready(self) -> None:
         pass
@@ -109,7 +109,7 @@ class LightPolicy:
     weight_transport = "collective"
 
     def __init__(self, *hangs_at: int | None) -> None:
-        generation = GenerationConfig(weight_timeout_s=TIMEOUT_S, weight_bucket_mib=256 / 2**20, keep_published=False)
+        generation = GenerationConfig(weight_timeout_s=TIMEOUT_S, weight_bucket_mib=256 / 2**20)
         self.ranks = [ray.remote(num_cpus=0.1)(LightRank).remote(number, at) for number, at in enumerate(hangs_at)]
         ray.get([rank.ready.remote() for rank in self.ranks])
         self.source = WeightSource(
@@ -134,12 +134,10 @@ class LightGenerator:
         for index, fault in enumerate(faults):
             start_actor = partial(actor.remote, index, str(folder), fault)
             self.handles.append(EngineHandle(index, start_actor, 5, 60.0, transport))
-        receivers = WeightReceivers(self.handles, TIMEOUT_S, len(faults), is_collective=True, transport=transport)
-        self.weight_receivers, self.join_weight_link, self.load_weights = (
-            receivers.names,
-            receivers.join,
-            receivers.load,
-        )
+        self.receivers = self.receivers_of(self.handles)
+
+    def receivers_of(self, handles: Sequence[EngineHandle]) -> WeightReceivers:
+        return WeightReceivers(handles, TIMEOUT_S, len(handles), "collective", handles[0]._transport)
 
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -150,18 +148,19 @@ def test_engines_that_fail_a_broadcast_are_named_and_replaced_and_the_next_attem
 ) -> None:
     policy, generator = LightPolicy(None), LightGenerator(tmp_path, ["hang joining", "none", "die at 2"], ["hang at 3"])
     with pytest.raises(ReceiverLostError) as caught:
-        publish(policy, generator, version=1)
+        publish(policy, generator.receivers, version=1)
     assert "published again: engine 0 did not join the weight group within 3 s" in caplog.text
     assert str(caught.value).startswith("engine 1 is late: it has confirmed 3 of "), "attempt 2"
-    report = publish(policy, generator, version=1)
+    report = publish(policy, generator.receivers, version=1)
     assert re.search(r"published again: engine 0 is gone: it has confirmed 2 of \d buckets sent", caplog.text)
     assert report.num_attempts == 2
-    assert generator.weight_receivers() == ("engine 0 (number 4)", "engine 1 (number 3)")
-    assert publish(policy, generator, version=2).num_attempts == 1
+    assert generator.receivers.weight_receivers() == ("engine 0 (number 4)", "engine 1 (number 3)")
+    assert publish(policy, generator.receivers, version=2).num_attempts == 1
     generator.handles[0].replace("test")
     assert [handle.lacks_weights for handle in generator.handles] == [True, False]
-    assert publish(policy, generator, version=3).num_attempts == 1
+    assert publish(policy, generator.receivers_of(generator.handles[:1]), version=2).num_attempts == 1
     assert [handle.lacks_weights for handle in generator.handles] == [False, False]
+    assert publish(policy, generator.receivers, version=3).num_attempts == 1
 
 
 def test_policy_ranks_that_hang_are_named_with_what_engines_have(tmp_path: Path) -> None:
@@ -171,8 +170,8 @@ def test_policy_ranks_that_hang_are_named_with_what_engines_have(tmp_path: Path)
     with pytest.raises(
         WeightSyncError, match="policy rank 1 sent bucket 3 of 6 and nothing for 3 s; engine 0 has confirmed 6"
     ):
-        publish(LightPolicy(None, 4), generator, version=1)
+        publish(LightPolicy(None, 4), generator.receivers, version=1)
     with pytest.raises(
         WeightSyncError, match="policy rank 0 sent bucket 1 of 6 and nothing for 3 s; engine 0 has confirmed 1"
     ):
-        publish(LightPolicy(2), generator, version=1)
+        publish(LightPolicy(2), generator.receivers, version=1)

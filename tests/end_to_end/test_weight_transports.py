@@ -7,8 +7,8 @@ import os
 import signal
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +24,8 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import GenerationError
 from nemo_brorl.generation.pool import VllmPool
 from nemo_brorl.policy.driver.megatron_policy import MegatronPolicy
-from nemo_brorl.types import Prompt, RolloutRequest, Sampling, TensorInfo, WeightBucket
+from nemo_brorl.ports import WeightTarget
+from nemo_brorl.types import Prompt, RolloutRequest, Sampling, StreamedBucket, TensorInfo, WeightBucket
 from nemo_brorl.weights.publication import publish
 from tests.support.tiny_model import VOCAB_SIZE, make_tiny_model
 
@@ -72,12 +73,12 @@ def sample(pool: VllmPool, version: int) -> Sampled:
     return sampled
 
 
-def from_object_store(folder: Path) -> tuple[list[TensorInfo], list[Any]]:
-    """The weights of a folder as the object store carries them: one reference for everything."""
+def from_object_store(folder: Path) -> tuple[list[TensorInfo], list[StreamedBucket]]:
+    """The weights of a folder as the object store carries them: one bucket for everything."""
     state = load_file(folder / "model.safetensors")
     manifest = [TensorInfo(name, tuple(tensor.shape), "float32") for name, tensor in state.items()]
     data = np.concatenate([state[info.name].contiguous().view(-1).numpy().view(np.uint8) for info in manifest])
-    return manifest, [ray.put(WeightBucket(tuple(manifest), data, zlib.crc32(data)))]
+    return manifest, [StreamedBucket(ray.put(WeightBucket(tuple(manifest), data, zlib.crc32(data))), data.nbytes)]
 
 
 def worst_difference(folder: Path, sampled: Sampled) -> float:
@@ -119,10 +120,32 @@ def test_a_new_group_is_made_when_an_engine_was_replaced(stack: tuple[MegatronPo
     assert report.num_attempts <= 2, "the death may be noticed before or while weights are sent"
 
 
-def test_engines_sleep_in_stages_and_do_not_wake_without_weights(stack: tuple[MegatronPolicy, VllmPool, Path]) -> None:
+def test_engines_that_are_all_lost_while_they_sample_get_the_weights_again_and_sample_the_same(
+    stack: tuple[MegatronPolicy, VllmPool, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     policy, pool, _ = stack
     publish(policy, pool, version=5)
     expected = sample(pool, version=5)
+    monkeypatch.setattr(pool, "_generation", replace(pool._generation, sleep="off"))
+    sent_to = []
+
+    def publish_again(target: WeightTarget) -> None:
+        sent_to.extend(target.weight_receivers())
+        publish(policy, target, version=5)
+
+    pool.on_lost_weights(publish_again)
+    for ready in pool.wait_ready():
+        os.kill(ready.process, signal.SIGKILL)
+    assert sample(pool, version=5) == expected
+    assert set(sent_to) <= set(pool.weight_receivers())
+    assert publish(policy, pool, version=6).num_attempts == 1
+    assert sample(pool, version=6) == expected
+
+
+def test_engines_sleep_in_stages_and_do_not_wake_without_weights(stack: tuple[MegatronPolicy, VllmPool, Path]) -> None:
+    policy, pool, _ = stack
+    publish(policy, pool, version=7)
+    expected = sample(pool, version=7)
     metrics = pool.sleep()
     assert 0.05 < metrics["sleep/residual_gib_mean"] <= metrics["sleep/residual_gib_max"] < 4
     assert metrics["sleep/residual_growth_gib_max"] == 0
@@ -131,6 +154,6 @@ def test_engines_sleep_in_stages_and_do_not_wake_without_weights(stack: tuple[Me
     pool.wake_weights()
     with pytest.raises(GenerationError, match="publish between wake_weights and wake_cache"):
         pool.wake_cache()
-    publish(policy, pool, version=6)
+    publish(policy, pool, version=8)
     pool.wake_cache()
-    assert sample(pool, version=6) == expected
+    assert sample(pool, version=8) == expected

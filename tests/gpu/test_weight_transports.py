@@ -40,7 +40,7 @@ def test_another_process_maps_what_a_rank_exports(gpu_device: Any) -> None:
     from nemo_brorl.weights.sender import WeightSender
 
     named = [("a", torch.arange(5.0, device="cuda")), ("b", torch.ones(3, dtype=torch.bfloat16, device="cuda"))]
-    stream = WeightSender("cuda_ipc", is_first_rank=True, with_copies=False).stream(named, limit=1 << 20)
+    stream = WeightSender("cuda_ipc", is_first_rank=True).stream(named, limit=1 << 20)
     notice = next(stream)
     context = mp.get_context("spawn")
     answers = context.Queue()

@@ -108,7 +108,7 @@ class CardPolicy(FakePolicy):
 
     def weight_stream(self) -> Iterator[StreamedBucket]:
         self.memory.allocate("weight buckets", self.terms["weight buckets"].gib_at("publish"))
-        yield StreamedBucket(None, None, 4)
+        yield StreamedBucket(None, 4)
         self.memory.drop("weight buckets")
 
     def release(self) -> None:

@@ -13,7 +13,7 @@ from ray.exceptions import GetTimeoutError, RayActorError
 
 from nemo_brorl.config.generation import GenerationConfig
 from nemo_brorl.generation.chunk_messages import ChunkMeta, ReturnedChunk
-from nemo_brorl.generation.engine_handle import EngineHandle, EngineReady
+from nemo_brorl.generation.engine_handle import EngineHandle, EngineReady, check_weights
 from nemo_brorl.generation.placement.placement import ChunkPlacement
 from nemo_brorl.generation.session import VllmSession
 from nemo_brorl.types import PartialRollouts, Prompt, RolloutChunk, RolloutRequest, Sampling
@@ -201,12 +201,23 @@ def requests_of(num_chunks: int) -> list[RolloutRequest]:
     return [RolloutRequest(PROMPT, 4 * i, 4, 7, Sampling(1.0, 1.0, 8)) for i in range(num_chunks)]
 
 
-def session_of(engines: FakeEngines, max_losses: int = 2, max_num_seqs: int = 8) -> VllmSession:
+def session_of(
+    engines: FakeEngines,
+    max_losses: int = 2,
+    max_num_seqs: int = 8,
+    restore_weights: Callable[[], None] | None = None,
+) -> VllmSession:
     """A session whose engines are ready and have batches of `max_num_seqs`, that is two chunks and one to follow."""
     config = GenerationConfig(timeout_s=30.0, max_restarts=max_losses, max_num_seqs=max_num_seqs)
     placement = ChunkPlacement([], max_rollouts=max_num_seqs)
     session = VllmSession(
-        engines.handles, placement, config, itertools.count(), known_versions={0, 3}, transport=engines.transport
+        engines.handles,
+        placement,
+        config,
+        itertools.count(),
+        known_versions={0, 3},
+        transport=engines.transport,
+        restore_weights=restore_weights or partial(check_weights, engines.handles),
     )
     session.poll()
     return session

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nemo_brorl.core.errors import CheckpointError
-from nemo_brorl.ports import Forecast
+from nemo_brorl.ports import Forecast, WeightTarget
 from nemo_brorl.rollouts.ledger import close_group
 from nemo_brorl.types import (
     ChunkArrays,
@@ -144,13 +144,16 @@ class FakeGenerator:
             ),
         )
 
+    def on_lost_weights(self, publish_again: Callable[[WeightTarget], None]) -> None:
+        self.publish_again = publish_again
+
     def weight_receivers(self) -> tuple[str, ...]:
         return ("engine 0",)
 
     def join_weight_link(self, link: WeightLink) -> None:
         raise AssertionError("the fake policy opens no link")
 
-    def load_weights(self, manifest: Sequence[TensorInfo], buckets: Iterable[Any], version: int) -> int:
+    def load_weights(self, manifest: Sequence[TensorInfo], buckets: Iterable[StreamedBucket], version: int) -> int:
         self.loads.append((version, [bucket.message for bucket in buckets]))
         self.version = version
         return 0
@@ -362,7 +365,7 @@ class FakePolicy:
 
     def weight_stream(self) -> Iterator[StreamedBucket]:
         self.calls.append("publish")
-        yield StreamedBucket(self.weight, self.weight, 4)
+        yield StreamedBucket(self.weight, 4)
 
     def begin_save(self, folder: Path) -> None:
         assert self.pending is None, "one save at a time"

@@ -91,7 +91,7 @@ def check_disks(config: BroRLConfig, shape: ModelShape | None) -> Iterator[Check
     longest = config.data.max_prompt_tokens + config.rollouts.max_response_tokens
     tokens = max(config.rollouts.stage_samples()) * longest * TOKEN_BYTES
     item = 2 if config.generation.precision == "bf16" else 4
-    weights = item * size if config.generation.keep_published else 0
+    weights = item * size if RunSizes.from_config(config).weight_transport == "object_store" else 0
     rollouts = 2 * tokens / max(config.trainer.num_nodes, 1)
     shm = SHM_GIB + (rollouts + weights) / GIB
     advice = (

@@ -113,8 +113,8 @@ def checkpoint_gib(config: BroRLConfig, shape: ModelShape) -> tuple[float, float
 def _object_store_gib(config: BroRLConfig, shape: ModelShape, work: Workload, published: float) -> float:
     """Return the estimated size of Ray's object store in GiB.
 
-    It holds the rollouts of a step and as many surplus ones, with the chosen experts if they are replayed, one copy of
-    the published weights, and buckets of the next weights on their way.
+    It holds the rollouts of a step and as many surplus ones, with the chosen experts if they are replayed, and weights
+    on their way: buckets, or with the transport object_store the published weights and the next ones.
     """
     surplus = 2.0 if config.dynamic_sampling.max_staleness > 0 or config.rollouts.overlap else 1.0
     token_bytes = ROLLOUT_TOKEN_BYTES
@@ -122,8 +122,7 @@ def _object_store_gib(config: BroRLConfig, shape: ModelShape, work: Workload, pu
         # a byte for each layer and chosen expert
         token_bytes += shape.num_layers * shape.moe.experts_per_token
     rollouts = surplus * work.sampled * work.response_tokens * token_bytes / GIB
-    kept = published if config.generation.keep_published else 0.0
-    on_the_way = min(published, 3 * config.generation.weight_bucket_mib / 1024)
+    weights = min(published, 3 * config.generation.weight_bucket_mib / 1024)
     if RunSizes.from_config(config).weight_transport == "object_store":
-        on_the_way = published
-    return rollouts + kept + on_the_way
+        weights = 2 * published
+    return rollouts + weights

@@ -28,7 +28,6 @@ from nemo_brorl.policy.process.rank_progress import POLL_GROUP
 from nemo_brorl.policy.rank.worker import LearnerMethod, PolicyWorker
 from nemo_brorl.types import (
     Float32,
-    KeptCopy,
     RankRehearsal,
     StreamedBucket,
     TensorInfo,
@@ -196,7 +195,7 @@ class MegatronPolicy:
     def open_weight_link(self, receivers: tuple[str, ...]) -> WeightLink | None:
         return self.weights.open_link(receivers)
 
-    def weight_stream(self) -> Iterator[StreamedBucket | KeptCopy]:
+    def weight_stream(self) -> Iterator[StreamedBucket]:
         self.poll = ProgressPoll(dict(enumerate(self.ranks)))
         with self.heartbeat.stage("policy weight_stream", self.stalled):
             for bucket in self.weights.stream(self._ask):

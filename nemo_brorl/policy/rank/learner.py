@@ -66,8 +66,7 @@ class Learner:
         self.hf_export = HfExport(models, self.state.shape, device.torch_device, weight_groups())
         self.bucket_bytes = bucket_bytes(settings.generation)
         is_first_rank = torch.distributed.get_rank() == 0
-        with_copies = settings.generation.keep_published
-        self.sender = WeightSender(settings.sizes.weight_transport, is_first_rank, with_copies)
+        self.sender = WeightSender(settings.sizes.weight_transport, is_first_rank)
 
     def update(self, plan: UpdatePlan) -> UpdateReport:
         """Train on every mini-batch of an update plan, and return this policy rank's report.

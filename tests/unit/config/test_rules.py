@@ -280,7 +280,7 @@ RIGHT = [
     ["algorithm.credit=turn", "algorithm.turn_discount=0.9"],
     ["generation.placement=disaggregated"],
     ["generation.sleep=discard"],
-    ["generation.weight_transport=collective", "generation.keep_published=false"],
+    ["generation.weight_transport=collective"],
 ]
 
 

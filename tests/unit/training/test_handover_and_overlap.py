@@ -3,6 +3,8 @@
 from pathlib import Path
 
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.clock import Stopwatch
+from tests.support.fakes import FakeGenerator
 from tests.support.loop import fake, make_trainer, small_config
 
 
@@ -33,6 +35,18 @@ def test_who_waits_for_engines_to_take_new_weights_is_at_publish(tmp_path: Path)
     generator.load_weights = load_weights  # type: ignore[method-assign]
     trainer.fit()
     assert seen == ["publish"]
+
+
+def test_lost_engines_get_the_weights_again_unless_the_policy_is_at_work(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, small_config(max_steps=1))
+    trainer.fit()
+    generator = trainer.parts.generator
+    assert isinstance(generator, FakeGenerator)
+    generator.loads.clear()
+    generator.publish_again(generator)
+    with trainer.handover.policy_phase(Stopwatch()):
+        generator.publish_again(generator)
+    assert [version for version, _ in generator.loads] == [1]
 
 
 def overlapping_config() -> BroRLConfig:

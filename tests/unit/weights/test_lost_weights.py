@@ -25,7 +25,7 @@ def test_a_replacement_loads_the_published_weights() -> None:
 
 
 def without_a_copy(engines: FakeEngines) -> FakeEngines:
-    """Version 3 was published under generation.keep_published=false."""
+    """Version 3 was published by a transport that keeps no copy."""
     for handle in engines.handles:
         handle.wait()
         handle.published = PublishedWeights((), None, version=3)
@@ -38,10 +38,24 @@ def test_without_a_copy_of_the_weights_an_engine_that_died_samples_again_after_a
     session.submit(requests_of(6))
     assert {chunk.engine for chunk in finish(engines, session)} == {1}
     assert [handle.lacks_weights for handle in engines.handles] == [True, False]
-    WeightReceivers(engines.handles, 30.0, 2, is_collective=False, transport=engines.transport).load([], [], version=3)
+    WeightReceivers(engines.handles, 30.0, 2, "cuda_ipc", engines.transport).load_weights([], [], version=3)
     assert [handle.lacks_weights for handle in engines.handles] == [False, False]
     session.submit(requests_of(6))
     assert {chunk.engine for chunk in finish(engines, session)} == {0, 1}
+
+
+def test_an_engine_that_gets_the_weights_again_samples_in_the_same_session() -> None:
+    engines = without_a_copy(FakeEngines(1, dies_at=["generate"]))
+
+    def restore_weights() -> None:
+        lacking = [handle for handle in engines.handles if handle.lacks_weights and handle.starting is None]
+        if lacking:
+            WeightReceivers(lacking, 30.0, 1, "cuda_ipc", engines.transport).load_weights([], [], version=3)
+
+    session = session_of(engines, restore_weights=restore_weights)
+    session.submit(requests_of(6))
+    assert len(finish(engines, session)) == 6
+    assert engines.handles[0].num_started == 2
 
 
 def test_without_a_copy_of_the_weights_the_last_engine_that_dies_ends_the_run() -> None:
@@ -59,8 +73,8 @@ def test_engines_that_loaded_weights_are_spans_of_the_timeline() -> None:
         handle.actor.answers["finish_weights"] = LoadReport(3, 1, 4, 7, Period(1001.0, 1001.0, 1001.5))
     timeline = Timeline(now=lambda: 1001.25)
     timeline.begin(1)
-    receivers = WeightReceivers(engines.handles, 30.0, 2, False, engines.transport, timeline)
-    receivers.load([], [], version=3)
+    receivers = WeightReceivers(engines.handles, 30.0, 2, "object_store", engines.transport, timeline)
+    receivers.load_weights([], [], version=3)
     done = timeline.end()
     assert done is not None
     loads = [span for span in done.spans if span.lane == "weights"]

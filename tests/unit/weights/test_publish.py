@@ -30,8 +30,8 @@ class FakePolicy:
         return WeightLink("host", 1, receivers, 1, "gloo", 1.0)
 
     def weight_stream(self) -> Iterator[StreamedBucket]:
-        yield StreamedBucket("first bucket", None, 32)
-        yield StreamedBucket("second bucket", None, 6)
+        yield StreamedBucket("first bucket", 32)
+        yield StreamedBucket("second bucket", 6)
 
 
 class FakeGenerator:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from nemo_brorl.types import BucketNotice, TensorInfo, WeightBucket
+from nemo_brorl.types import BucketNotice, TensorInfo
 from nemo_brorl.weights.hf_folder import write_hf_folder
 from nemo_brorl.weights.sender import WeightSender, buckets
 
@@ -47,19 +47,13 @@ class FakeGroup:
         self.num_sent += 1
 
 
-def test_a_broadcast_bucket_is_copied_once_it_is_sent() -> None:
-    sender = WeightSender("collective", is_first_rank=True, with_copies=True)
+def test_a_bucket_is_announced_before_it_is_broadcast() -> None:
+    sender = WeightSender("collective", is_first_rank=True)
     group = FakeGroup()
     sender.group = group  # type: ignore[assignment]
     sent = [(type(message), group.num_sent) for message in sender.stream(TENSORS, limit=40)]
-    assert sent == [
-        (BucketNotice, 0),
-        (WeightBucket, 1),
-        (BucketNotice, 1),
-        (WeightBucket, 2),
-        (BucketNotice, 2),
-        (WeightBucket, 3),
-    ]
+    assert sent == [(BucketNotice, 0), (BucketNotice, 1), (BucketNotice, 2)]
+    assert group.num_sent == 3
 
 
 def test_a_large_model_is_written_in_shards_with_an_index(tmp_path: Path) -> None:
