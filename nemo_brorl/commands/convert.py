@@ -48,7 +48,7 @@ def convert(options: argparse.Namespace, config: BroRLConfig, line: CommandLine)
 
     Raises CheckpointError when the checkpoint is missing, or the output exists already.
     """
-    check_model_rules(config)
+    check_model_rules(config, has_engines=False)
     check_memory(config)
     start = time.monotonic()
     run_folder = Path(config.exp_manager.explicit_log_dir)

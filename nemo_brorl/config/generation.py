@@ -12,6 +12,10 @@ from nemo_brorl.config.declare import auto, setting
 # only for a prompt of more than one block.
 BLOCK_TOKENS = 32
 
+# Head sizes for which vLLM's CPU attention has kernels: `CPUAttentionBackend.get_supported_head_sizes`. The list is
+# copied because settings are checked on machines without vLLM, and an engine needs 45 s to refuse another size.
+CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+
 # Arguments of vLLM's EngineArgs that settings decide, by the name of the setting.
 SETTING_OF_ARGUMENT = {
     "model": "policy.model",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from nemo_brorl.config.generation import CPU_HEAD_SIZES
 from nemo_brorl.config.lengths import longest_response, max_model_len
 from nemo_brorl.config.policy import PolicyConfig
 from nemo_brorl.config.schema import BroRLConfig
@@ -16,14 +17,15 @@ from nemo_brorl.core.model_shape import ModelShape, MoeShape, read_model_shape
 FP8_FEATURES = 16  # FP8 products need multiples of this many features (Transformer Engine 2.11)
 
 
-def check_model_rules(config: BroRLConfig, folder: Path | None = None) -> None:
+def check_model_rules(config: BroRLConfig, folder: Path | None = None, *, has_engines: bool = True) -> None:
     """Check the settings against the model's shape, when `policy.model` is a folder or `folder` is given.
 
-    Raises ModelError for a missing or broken folder and ConfigError with every setting that does not fit.
+    A command without engines (not `has_engines`) takes heads of any size. Raises ModelError for a missing or broken
+    folder and ConfigError with every setting that does not fit.
     """
     folder = folder or local_model(config.policy.model)
     if folder is not None:
-        _raise_all(config.policy.model, list(misfits(config, read_model_shape(folder))))
+        _raise_all(config.policy.model, list(misfits(config, read_model_shape(folder), has_engines)))
 
 
 def check_policy_fits(policy: PolicyConfig, folder: Path, on_gpu: bool) -> ModelShape:
@@ -51,10 +53,16 @@ def _raise_all(model: str, messages: list[str]) -> None:
         raise ConfigError(f"the settings do not fit the model {model}:\n{lines}")
 
 
-def misfits(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
+def misfits(config: BroRLConfig, shape: ModelShape, has_engines: bool = True) -> Iterator[str]:
     """Yield one message for every setting that does not fit the shape of the model."""
     yield from policy_misfits(config.policy, shape, config.trainer.num_gpus > 0)
     yield from _heads("generation.tensor_parallel_size", config.generation.tensor_parallel_size, shape)
+    if has_engines and config.trainer.num_gpus == 0 and shape.head_size not in CPU_HEAD_SIZES:
+        yield (
+            f"policy.model has heads of {shape.head_size} (head_dim, or hidden_size / num_attention_heads), and vLLM's "
+            f"CPU build needs {', '.join(map(str, CPU_HEAD_SIZES))}: set policy.model to a model with heads of such a "
+            "size, or train on GPUs (trainer.gpus_per_node)"
+        )
     limit = max_model_len(config)
     if limit > shape.max_positions:
         yield (

@@ -14,6 +14,7 @@ from brorl_graders.base.environment_values import hidden
 
 from nemo_brorl.config import algorithm_rules, generation_rules, policy_rules, records_rules, sampling_rules
 from nemo_brorl.config.declare import wrong_values
+from nemo_brorl.config.generation import CPU_HEAD_SIZES
 from nemo_brorl.config.lengths import benchmark_limits, longest_response, max_model_len
 from nemo_brorl.config.named_verifiers import services_are_set_as_endpoints
 from nemo_brorl.config.needs import needs
@@ -22,7 +23,6 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError
 
 BF16_PARITY_BOUND = 0.02  # nats; tightest bound on log-prob differences that bf16 can meet
-MIN_CPU_HEAD_DIM = 32  # smallest head size for which vLLM's CPU attention has a kernel
 
 
 def check_rules(config: BroRLConfig) -> None:
@@ -114,10 +114,10 @@ def lengths_fit(config: BroRLConfig) -> Iterator[str]:
 def heads_have_kernels(config: BroRLConfig) -> Iterator[str]:
     hidden, heads = config.sft.new.hidden_size, config.sft.new.num_attention_heads
     head_dim, rest = divmod(hidden, heads)
-    if rest == 0 and head_dim < MIN_CPU_HEAD_DIM and config.trainer.num_gpus == 0:
+    if rest == 0 and head_dim not in CPU_HEAD_SIZES and config.trainer.num_gpus == 0:
         yield (
             f"sft.new.hidden_size={hidden} over sft.new.num_attention_heads={heads} gives "
-            f"heads of {head_dim}, and vLLM's CPU build needs {MIN_CPU_HEAD_DIM}: set a smaller "
+            f"heads of {head_dim}, and vLLM's CPU build needs {', '.join(map(str, CPU_HEAD_SIZES))}: set another "
             "sft.new.num_attention_heads"
         )
 

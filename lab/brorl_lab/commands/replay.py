@@ -276,7 +276,7 @@ def replay(asked: ReplayArguments, console: Console) -> int:
     # Steps between the checkpoint and the first requested one are repeated with the run's own settings.
     if start.step + 1 < asked.first:
         check_trusted(recorded, trusted)
-    check_model_rules(config)
+    check_model_rules(config, has_engines=False)
     check_functions(config.algorithm, config.rewards.shaping)
     if asked.export is not None:
         empty(asked.export, "--export")

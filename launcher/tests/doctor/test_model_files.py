@@ -22,6 +22,7 @@ QWEN = {
     "num_hidden_layers": 1,
     "hidden_size": 8,
     "num_attention_heads": 2,
+    "head_dim": 32,
     "num_key_value_heads": 1,
     "intermediate_size": 16,
     "vocab_size": 32,

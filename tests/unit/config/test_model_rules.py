@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from nemo_brorl.config.generation import CPU_HEAD_SIZES
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.memory import check_memory, needed_gib
 from nemo_brorl.config.model_rules import check_model_rules, misfits
@@ -14,6 +15,7 @@ from nemo_brorl.core.errors import ConfigError, ModelError, ResourceError
 from nemo_brorl.core.machine import available_gib
 from nemo_brorl.core.model_folder import local_model
 from nemo_brorl.core.model_shape import num_parameters, read_model_shape
+from tests.support.source_tree import ROOT
 
 SMALL = {
     "model_type": "qwen2",
@@ -129,6 +131,38 @@ def test_a_fitting_model_is_accepted(tmp_path: Path) -> None:
     config = load_config("brorl_cpu", [write_model(tmp_path), *overrides])
     check_model_rules(config)
     assert list(misfits(config, read_model_shape(tmp_path))) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "size"),
+    [({"hidden_size": 64}, 16), ({"head_dim": 16}, 16), ({"head_dim": 48}, 48), ({"head_dim": 1024}, 1024)],
+)
+def test_heads_without_a_kernel_of_vllm_on_cpu_are_refused_with_the_sizes_that_have_one(
+    tmp_path: Path, changes: dict[str, int], size: int
+) -> None:
+    config = load_config("brorl_cpu", [write_model(tmp_path, **changes)])
+    words = rf"has heads of {size} .* needs 32, 64, 80, .*: set policy\.model to a model with heads of such a size"
+    with pytest.raises(ConfigError, match=words):
+        check_model_rules(config)
+
+
+@pytest.mark.parametrize("size", CPU_HEAD_SIZES)
+def test_heads_with_a_kernel_of_vllm_on_cpu_are_accepted(tmp_path: Path, size: int) -> None:
+    check_model_rules(load_config("brorl_cpu", [write_model(tmp_path, head_dim=size)]))
+
+
+def test_heads_of_any_size_are_accepted_on_gpus_and_by_commands_without_engines(tmp_path: Path) -> None:
+    model = write_model(tmp_path, head_dim=16)
+    check_model_rules(load_config("brorl_cpu", [model, *ON_GPUS]))
+    check_model_rules(load_config("brorl_cpu", [model]), has_engines=False)
+
+
+def test_vllm_has_kernels_on_cpu_for_the_heads_of_the_models_of_this_repository() -> None:
+    folders = [
+        path.parent for place in ("models", "lab/studies/models") for path in ROOT.glob(f"{place}/*/config.json")
+    ]
+    assert {"sums", "products", "cipher"} <= {folder.name for folder in folders}
+    assert {read_model_shape(folder).head_size for folder in folders} <= set(CPU_HEAD_SIZES)
 
 
 def test_a_missing_folder_is_a_model_error_that_names_the_warm_up() -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from nemo_brorl.config.generation import CPU_HEAD_SIZES
 from nemo_brorl.generation.vllm_adapter import VERSION
 from scripts.vllm_signatures import CALLS
 from tests.support.source_tree import ROOT, imports
@@ -277,6 +278,15 @@ def test_the_adapter_is_written_against_the_version_that_is_pinned_and_installed
 def test_the_signatures_are_of_the_version_that_gpus_get() -> None:
     assert GPU_WHEEL["version"] == VERSION
     assert f"vllm=={VERSION} \\" in (ROOT / "requirements/gpu.txt").read_text().splitlines()
+
+
+def test_the_head_sizes_of_cpu_attention_are_those_of_the_installed_vllm() -> None:
+    tree = ast.parse(installed("v1/attention/backends/cpu_attn.py").read_text(encoding="utf-8"))
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    [listing] = [node for node in functions if node.name == "get_supported_head_sizes"]
+    [answer] = [node.value for node in listing.body if isinstance(node, ast.Return)]
+    assert answer is not None
+    assert tuple(ast.literal_eval(answer)) == CPU_HEAD_SIZES
 
 
 @pytest.mark.parametrize(("place", "names"), [*INSIDE.items(), *INSIDE_LEAN.items(), *INSIDE_CPU_SAMPLING.items()])
