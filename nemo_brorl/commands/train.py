@@ -29,7 +29,7 @@ from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
 from nemo_brorl.core.start_report import StageReport, StartReport
 from nemo_brorl.core.timeline import Timeline
 from nemo_brorl.rollouts.prompt_pool import find_pool
-from nemo_brorl.training.finished_run import finished_line
+from nemo_brorl.training.finished_run import check_same_prompts, finished_line
 from nemo_brorl.training.own_observers import find_observers
 from nemo_brorl.training.records import JsonlSink, read_metrics
 from nemo_brorl.training.run_folder import claim_run_folder, open_log
@@ -106,7 +106,9 @@ def read_inputs(config: BroRLConfig, model_folder: Path, watch: StageReport) -> 
         from nemo_brorl.commands import rehearse, wiring  # imports Ray and Megatron, so only for valid settings
     with watch.measure("inputs"):
         inputs = wiring.read_inputs(config, model_folder)
-        open_log(claim_run_folder(config, model_folder), watch.console)
+        run_folder = claim_run_folder(config, model_folder)
+        check_same_prompts(run_folder, inputs.prompts.changes_since)
+        open_log(run_folder, watch.console)
     with watch.measure("constants"):
         rehearse.look_at_questions(config, inputs, watch.console)
     return inputs

@@ -148,34 +148,16 @@ class PromptStream:
             raise CheckpointError(
                 f"the checkpoint's prompt stream is of split {state['split']!r}, this one of {self.split!r}"
             )
-        self.accepted_changes += self._judge_changes(state["sources"], state.get("reward_code", {}))
+        self.accepted_changes += self.changes_since(state)
         self.position = int(state["position"])
         self.num_skipped = {name: int(count) for name, count in state["skipped"].items()}
         for task, level in self.levels.items():
             own_state = state["levels"][task]
             level.load_state_dict(own_state)
 
-    def _judge_changes(self, fingerprints: Mapping[str, str], code: Mapping[str, str]) -> list[str]:
-        """Return what has changed since these fingerprints by domain and hashes of code, or raise CheckpointError."""
-        now = self.reward_code
-        changed = [name for name, digest in code.items() if now.get(name, digest) != digest]
-        changes = ["the function reward=" if name == GIVEN_REWARD else f"the source of {name}" for name in changed]
-        for name in fingerprints.keys() - self.num_skipped.keys():
-            changes.append(f"{name} is missing")
-        for domain in self.mixture.domains:
-            # The only domain of a run without a mixture has no name.
-            name = domain.name or "data.path"
-            if domain.name not in fingerprints:
-                changes.append(f"{name} is new")
-            elif change := domain.source.change_since(fingerprints[domain.name]):
-                changes.append(f"{name}: {change}")
-        if changes and self.config.changed_rows == "refuse":
-            raise CheckpointError(
-                f"the questions, or the code that scores them, are not those the checkpoint was made with "
-                f"({'; '.join(changes)}): bring the old files back, set data.changed_rows=accept to go on with these, "
-                "or start a new run folder"
-            )
-        return changes
+    def changes_since(self, state: Mapping[str, Any]) -> list[str]:
+        """Return how this prompt stream's questions and code differ from a state's, or raise CheckpointError."""
+        return changes_since(state, self.mixture, self.reward_code, self.config)
 
     def _next(self, domain: Domain, rank: int) -> Prompt | None:
         """Return prompt `rank` of a domain of the data mixture. None: a held-out domain has no more questions.
@@ -219,6 +201,34 @@ class PromptStream:
             messages=tuple(rendered.messages),
             level=question.level,
         )
+
+
+def changes_since(
+    state: Mapping[str, Any], mixture: Mixture, reward_code: Mapping[str, str], config: DataConfig
+) -> list[str]:
+    """Return how questions and hashes of code differ from those of a prompt stream's state.
+
+    Raises CheckpointError if the settings accept no change.
+    """
+    fingerprints, code = state["sources"], state.get("reward_code", {})
+    changed = [name for name, digest in code.items() if reward_code.get(name, digest) != digest]
+    changes = ["the function reward=" if name == GIVEN_REWARD else f"the source of {name}" for name in changed]
+    for name in fingerprints.keys() - {domain.name for domain in mixture.domains}:
+        changes.append(f"{name} is missing")
+    for domain in mixture.domains:
+        # The only domain of a run without a mixture has no name.
+        name = domain.name or "data.path"
+        if domain.name not in fingerprints:
+            changes.append(f"{name} is new")
+        elif change := domain.source.change_since(fingerprints[domain.name]):
+            changes.append(f"{name}: {change}")
+    if changes and config.changed_rows == "refuse":
+        raise CheckpointError(
+            f"the questions, or the code that scores them, are not those the checkpoint was made with "
+            f"({'; '.join(changes)}): bring the old ones back, set data.changed_rows=accept to go on with these, "
+            "or start a new run folder"
+        )
+    return changes
 
 
 def _task_name(domain: str, task: str) -> str:

@@ -1,9 +1,10 @@
-"""Recognise a run whose last step is saved, from its checkpoints alone, before anything expensive starts."""
+"""Recognise a run whose last step is saved, or that may not go on, from its checkpoints, before processes start."""
 
 from __future__ import annotations
 
+import contextlib
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,15 @@ def finished_line(run_folder: Path, max_steps: int, setting: str = "") -> str | 
     more = f" More: {setting}={2 * step}." if setting else ""
     look = f"brorl report {shlex.quote(str(run_folder))}"
     return f"{run_folder} is complete: {asked}{learnt}.{more} Look: {look}"
+
+
+def check_same_prompts(run_folder: Path, judge: Callable[[Mapping[str, Any]], object]) -> None:
+    """Call `judge` with the state of the prompt stream in the newest checkpoint, if there is one to be read.
+
+    A damaged one is left to the resume, which reads the checkpoint before it.
+    """
+    with contextlib.suppress(OSError, *MALFORMED):
+        judge(saved_state(run_folder / "checkpoints")["sampling"]["prompts"])
 
 
 def _learnt(checkpoints: Path) -> str:

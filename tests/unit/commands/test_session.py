@@ -16,6 +16,7 @@ import pytest
 
 from nemo_brorl import Session, train
 from nemo_brorl.commands import session as front_door
+from nemo_brorl.commands.run import sized
 from nemo_brorl.commands.trackers import MetricFan
 from nemo_brorl.commands.train import resume
 from nemo_brorl.config.load import CommandLine, load_config, to_yaml
@@ -111,6 +112,10 @@ def test_rows_are_a_file_of_the_run_folder_unless_no_run_begins(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
+        (
+            {"data": DatasetDict(train=Dataset({"prompt": ["1+1="]}))},
+            "data is of type DatasetDict: pass a list of rows",
+        ),
         ({"data": []}, "data has no rows"),
         ({"data": "questions.jsonl"}, "data is of type str: pass a list of rows"),
         ({"data": {"prompt": "1+1="}}, "data is of type dict: pass a list of rows"),
@@ -280,11 +285,15 @@ def test_a_question_that_is_asked_again_draws_other_numbers(on_fakes: Make) -> N
         session.ask("1" * 300)
 
 
+def weighted(weight: float) -> Callable[[Any, str], float]:
+    """A reward that is a closure over a weight."""
+    return lambda row, response: weight * right(row, response)
+
+
 def stream_of(run: Path, weight: float, **settings: Any) -> PromptStream:
     """The questions of a session whose reward is a closure over a weight."""
     texts = [*front_door._texts(settings)]
-    reward = lambda row, response: weight * right(row, response)  # noqa: E731
-    with front_door._checked(MODEL, reward, ROWS, texts, "your_model", run) as (config, _):
+    with front_door._checked(MODEL, weighted(weight), ROWS, texts, "your_model", run) as (config, _):
         return PromptStream(Sources(config.data).split("train", 1), load_tokenizer(MODEL), config.data)
 
 
@@ -296,6 +305,43 @@ def test_a_run_goes_on_with_the_same_function_alone_unless_the_settings_accept_a
     stream = stream_of(tmp_path, 0.5, **{"data.changed_rows": "accept"})
     stream.load_state_dict(state)
     assert stream.accepted_changes == ["the function reward="]
+
+
+def saved_run(run: Path, max_steps: int) -> None:
+    """The files of a run that stopped after step 3, with a reward of weight 1."""
+    state = {"sampling": {"prompts": stream_of(run, 1.0).state_dict()}}
+    checkpoints = Checkpoints(run / "checkpoints", keep=1)
+    (checkpoints.begin(RunState(3, state, CarriedGroups())) / "weights").touch()
+    checkpoints.commit(3)
+    (run / "metrics.jsonl").write_text('{"step": 3, "reward/mean": 0.5}\n')
+    with front_door._checked(MODEL, weighted(1.0), ROWS, [f"trainer.max_steps={max_steps}"], "your_model", run) as made:
+        (run / "config.yaml").write_text(to_yaml(sized(made[0], Console())[0]))
+
+
+@pytest.mark.parametrize("max_steps", [3, 9])
+def test_another_function_or_other_rows_end_a_resume_before_processes_start_also_of_a_finished_run(
+    max_steps: int, tmp_path: Path
+) -> None:
+    settings, stages = {"trainer.max_steps": max_steps}, set()
+
+    def resume_with(weight: float, rows: Any) -> None:
+        on_stage = lambda name, seconds: stages.add(name)  # noqa: E731
+        train(MODEL, weighted(weight), rows, settings, run=tmp_path, on_stage=on_stage)
+
+    saved_run(tmp_path, max_steps)
+    with pytest.raises(CheckpointError, match=r"\(the function reward=\).*data\.changed_rows=accept"):
+        resume_with(0.5, ROWS)
+    with pytest.raises(CheckpointError, match=r"\(data\.path: .*\).*data\.changed_rows=accept"):
+        resume_with(1.0, [*ROWS, {"prompt": "20+1=", "answer": "21"}])
+    assert stages == ({"imports", "inputs"} if max_steps == 9 else set())
+
+
+def test_a_finished_run_is_returned_for_its_own_function_and_for_one_that_the_settings_accept(tmp_path: Path) -> None:
+    saved_run(tmp_path, max_steps=3)
+    for weight, changed_rows in ((1.0, "refuse"), (0.5, "accept")):
+        settings = {"trainer.max_steps": 3, "data.changed_rows": changed_rows}
+        rows = train(MODEL, weighted(weight), ROWS, settings, run=tmp_path)
+        assert rows == [{"step": 3, "reward/mean": 0.5}]
 
 
 def test_the_run_folder_holds_a_hash_of_the_function_and_no_pickle(on_fakes: Make, tmp_path: Path) -> None:

@@ -275,7 +275,7 @@ def test_changed_code_of_a_reward_function_is_refused_or_accepted(
     old = make_stream().state_dict()
     make_stream().load_state_dict(old)
     (tmp_path / "rew_of_a_run.py").write_text("def score(payload, response): return 0.0\n")
-    with pytest.raises(CheckpointError, match="the source of rew_of_a_run:score.: bring the old files back, set data"):
+    with pytest.raises(CheckpointError, match="the source of rew_of_a_run:score.: bring the old ones back, set data"):
         make_stream().load_state_dict(old)
     stream = make_stream()
     stream.config.changed_rows = "accept"
