@@ -109,6 +109,36 @@ def test_rows_are_a_file_of_the_run_folder_unless_no_run_begins(tmp_path: Path) 
     assert not (tmp_path / "run").exists()
 
 
+class Dataset:
+    """What a session reads of a `datasets.Dataset`: it is no list and no mapping, and yields its rows."""
+
+    def __init__(self, columns: dict[str, list[Any]]) -> None:
+        self.columns = columns
+        self.column_names = [*columns]
+
+    def __len__(self) -> int:
+        return len(self.columns[self.column_names[0]])
+
+    def __getitem__(self, key: int | str) -> Any:
+        return self.columns[key] if isinstance(key, str) else {name: self.columns[name][key] for name in self.columns}
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self[number] for number in range(len(self)))
+
+
+class DatasetDict(dict[str, Dataset]):
+    """Splits by name, as `datasets.load_dataset` returns them without `split=`."""
+
+
+def test_the_rows_of_a_dataset_are_taken_like_a_list_of_rows(tmp_path: Path) -> None:
+    dataset = Dataset({name: [row[name] for row in ROWS] for name in ROWS[0]})
+    files = []
+    for data in (ROWS, dataset):
+        with front_door._checked(MODEL, right, data, [], "your_model", tmp_path) as (config, _):
+            files.append(Path(config.data.path or "").read_text())
+    assert files[0] == files[1] == "".join(json.dumps(row) + "\n" for row in ROWS)
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
