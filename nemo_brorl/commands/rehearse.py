@@ -54,8 +54,9 @@ def rehearse(
     prompts = inputs.prompts.peek(NUM_PROMPTS)
     rehearsed = rehearsal.rehearse(config, prompts, sampler, should_stop)
     if rehearsed.groups and rehearsed.seconds + rehearsed.scoring_s < AGAIN_S and not should_stop():
-        # Engines compile and load during the first requests, so the second time counts.
-        rehearsed = rehearsal.rehearse(config, prompts, sampler, should_stop)
+        # Engines compile and load during the first requests, and few requests do not fill them: the second time counts.
+        num_rollouts = rehearsal.rollouts_that_fill(config, rehearsed)
+        rehearsed = rehearsal.rehearse(config, prompts, sampler, should_stop, num_rollouts)
     if should_stop():
         return None
     with policy_phase():

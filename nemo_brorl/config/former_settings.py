@@ -45,6 +45,7 @@ INSTEAD = {
     "dynamic_sampling.oversample": "leave it out, it is always 1",
     "evaluation.compare_with": "run brorl compare BEFORE AFTER, once both models are evaluated",
     "generation.block_size": "leave it out, blocks of the cache have 32 tokens",
+    "generation.keep_published": "leave it out, the policy sends a lost engine its weights again",
     "generation.max_residual_gib": "leave it out, metrics sleep/* say what engines hold",
     "generation.report_every": "leave it out, it is REPORT_EVERY of generation/session.py",
     "generation.report_s": "leave it out, it is REPORT_S of generation/session.py",

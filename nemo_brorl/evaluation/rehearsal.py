@@ -29,10 +29,12 @@ from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.types import Prompt, ScoredGroup
 
 NUM_PROMPTS = 8
-NUM_ROLLOUTS = 8  # rollouts of each prompt
+NUM_ROLLOUTS = 8  # rollouts of each prompt, the first time
 LIMIT_S = 40.0  # seconds of sampling after which unfinished responses are cut
 SCORING_S = 20.0  # further seconds after which responses without a score are left out
+FILLED_S = 20.0  # most seconds that a rehearsal with filled engines is expected to take
 NUM_SCORED = 8  # responses that the policy scores, to measure its speed
+SCORED_S = 4.0  # most seconds that the policy is expected to score copies of them on a CPU
 SLOW_SCORING_S = 1.0  # seconds of scoring after the last sampled response from which a step's estimate names scoring
 FORWARD_PASSES = 3.0  # cost of an update in forward passes: one forward, and a backward that counts twice
 
@@ -54,9 +56,10 @@ def rehearse(
     prompts: Sequence[Prompt],
     sampler: Sampler,
     should_stop: Callable[[], bool],
+    num_rollouts: int = NUM_ROLLOUTS,
     limit_s: float = LIMIT_S,
 ) -> Rehearsed:
-    """Sample and score `NUM_ROLLOUTS` responses to each prompt with the settings of training.
+    """Sample and score `num_rollouts` responses to each prompt with the settings of training.
 
     Takes at most `limit_s` + `SCORING_S` seconds. Stops as soon as `should_stop` returns True, and returns the
     responses scored by then.
@@ -68,7 +71,7 @@ def rehearse(
     num_sampled = None  # None: nothing was cut
     with closing(stream), sampler.stage("rehearse"):
         for prompt in prompts:
-            stream.open(prompt, NUM_ROLLOUTS, sampling)
+            stream.open(prompt, num_rollouts, sampling)
         seconds = 0.0
         while not stream.is_idle and not should_stop() and seconds < limit_s + SCORING_S:
             for group in stream.advance():
@@ -85,9 +88,27 @@ def rehearse(
         if prompt.uid in settled and settled[prompt.uid].num_finished + settled[prompt.uid].num_failed:
             in_order.append(settled[prompt.uid].close())
     sampling_s = stream.sampled_at - start
-    num_asked = NUM_ROLLOUTS * len(prompts)
+    num_asked = num_rollouts * len(prompts)
     num_sampled = stream.num_sampled if num_sampled is None else num_sampled
     return Rehearsed(in_order, num_asked, stream.num_tokens, sampling_s, num_sampled, seconds - sampling_s)
+
+
+def rollouts_that_fill(config: BroRLConfig, first: Rehearsed) -> int:
+    """Return how many rollouts of each prompt fill the engines, or are expected to take `FILLED_S` seconds.
+
+    They are at most those of a step, and no more than the first time where a service is asked for rewards.
+    """
+    if config.rewards.services.endpoints:
+        return NUM_ROLLOUTS
+    num, _ = config.rollouts.stage_sizes()[0]
+    affordable = NUM_ROLLOUTS * FILLED_S / (first.seconds + first.scoring_s)
+    return max(NUM_ROLLOUTS, min(num, _room(config) // NUM_PROMPTS, int(affordable)))
+
+
+def _room(config: BroRLConfig) -> int:
+    """Return how many sequences all engines sample at once."""
+    sizes = RunSizes.from_config(config)
+    return sizes.num_engines * sizes.max_num_seqs
 
 
 def print_rehearsal(
@@ -204,7 +225,7 @@ def step_line(config: BroRLConfig, rehearsed: Rehearsed, policy: Policy | None) 
         scoring = sampled * (rehearsed.seconds + rehearsed.scoring_s) / num_scored
         line += f", scoring about {rounded_seconds(scoring)} s"
         sampling = max(sampling, scoring)  # responses are scored while others are sampled
-    if sampled > rehearsed.num_asked:
+    if rehearsed.num_asked < min(sampled, _room(config)):
         line += " (less where so few responses do not fill the engines: the first step tells)"
     if policy is None:
         return f"{line}; `brorl plan` estimates training" if config.trainer.num_gpus else line, None
@@ -215,24 +236,20 @@ def step_line(config: BroRLConfig, rehearsed: Rehearsed, policy: Policy | None) 
 def training_s(config: BroRLConfig, groups: Sequence[ScoredGroup], policy: Policy, mean_tokens: float) -> float:
     """Return the estimated seconds of a policy update, from the time of computing log-probs of a few responses.
 
-    Each data-parallel replica computes all of them. On a GPU, which a few would leave idle, the responses are repeated
-    up to a full micro-batch.
+    Each data-parallel replica computes all of them. Few tokens take longer each than many, so the responses are
+    repeated up to a full micro-batch, on a CPU at most for `SCORED_S`.
     """
     prompts, responses = [], []
     for group in groups[:NUM_SCORED]:
         prompts.append(list(group.prompt.token_ids))
         responses.append(response_ids(group, 0))
     num_tokens = sum(map(len, prompts)) + sum(map(len, responses))
-    if config.trainer.num_gpus:
-        num_times = max(1, RunSizes.from_config(config).micro_batch_tokens // num_tokens)
-        prompts *= num_times
-        responses *= num_times
-        num_tokens *= num_times
-    # The first call is not timed, because it compiles kernels for this length, and reads the weights.
-    policy.log_probs(prompts, responses, with_fp8=False)
-    start = time.monotonic()
-    policy.log_probs(prompts, responses, with_fp8=False)
-    per_token = (time.monotonic() - start) / num_tokens
+    num_times = max(1, RunSizes.from_config(config).micro_batch_tokens // num_tokens)
+    if not config.trainer.num_gpus:
+        num_times = max(1, min(num_times, int(SCORED_S / _scoring_s(policy, prompts, responses))))
+    prompts *= num_times
+    responses *= num_times
+    per_token = _scoring_s(policy, prompts, responses) / (num_tokens * num_times)
     num, num_prompts = config.rollouts.stage_sizes()[0]
     mini_batches = config.algorithm.num_mini_batches
     passes = FORWARD_PASSES
@@ -240,3 +257,14 @@ def training_s(config: BroRLConfig, groups: Sequence[ScoredGroup], policy: Polic
     passes += config.algorithm.kl.coefficient > 0
     passes += config.policy.recompute == "full"
     return passes * num * num_prompts * mean_tokens * per_token / RunSizes.from_config(config).data_parallel
+
+
+def _scoring_s(policy: Policy, prompts: list[list[int]], responses: list[list[int]]) -> float:
+    """Return the seconds in which the policy computes the log-probs of responses.
+
+    The first call is not timed, because it compiles kernels for this length, and reads the weights.
+    """
+    policy.log_probs(prompts, responses, with_fp8=False)
+    start = time.monotonic()
+    policy.log_probs(prompts, responses, with_fp8=False)
+    return time.monotonic() - start

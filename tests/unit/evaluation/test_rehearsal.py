@@ -16,7 +16,7 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import VerifierError
 from nemo_brorl.evaluation import rehearsal
-from nemo_brorl.evaluation.rehearsal import Rehearsed, print_rehearsal, rehearse
+from nemo_brorl.evaluation.rehearsal import Rehearsed, print_rehearsal, rehearse, rollouts_that_fill
 from nemo_brorl.types import ScoredGroup
 from tests.support.fakes import FakeGenerator, ListSink, make_prompt
 from tests.support.loop import fake, make_trainer, small_config
@@ -123,11 +123,12 @@ class TimedPolicy:
     ("gpus", "calls", "seconds"),
     [
         # 3 passes, 3/4 of one for log-probs of old weights, one for the reference; 8 x 4 rollouts of 2 tokens
-        (0, [5, 5], 4.75 * 64 * 2.0 / 5),
+        # a call takes 2 s, so that two copies take what a CPU may
+        (0, [5, 5, 10, 10], 4.75 * 64 * 2.0 / 10),
         (1, [1000, 1000], 4.75 * 64 * 2.0 / 1000),
     ],
 )
-def test_learning_is_timed_on_a_full_micro_batch_of_a_gpu(
+def test_learning_is_timed_on_a_full_micro_batch_or_for_seconds_on_a_cpu(
     gpus: int, calls: list[int], seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = BroRLConfig()
@@ -143,6 +144,24 @@ def test_learning_is_timed_on_a_full_micro_batch_of_a_gpu(
     found = rehearsal.training_s(config, [group], policy, mean_tokens=2.0)
     assert policy.num_tokens == calls
     assert found == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "num_rollouts"),
+    [
+        (1.0, 16),  # two engines of 64 sequences, eight prompts
+        (16.0, 10),  # 8 rollouts took 16 s, and 20 s are left
+        (100.0, 8),
+    ],
+)
+def test_a_second_rehearsal_fills_the_engines_within_its_time(seconds: float, num_rollouts: int) -> None:
+    config = BroRLConfig()
+    config.generation.num_engines, config.generation.max_num_seqs = 2, 64
+    config.rollouts.num_per_prompt = 512
+    first = Rehearsed([group_of([0.0, 1.0])], 64, 640, seconds)
+    assert rollouts_that_fill(config, first) == num_rollouts
+    config.rewards.services.endpoints = {"judge": "http://localhost:8000"}
+    assert rollouts_that_fill(config, first) == 8, "each reward of a service may cost something"
 
 
 def test_little_evidence_leaves_a_wide_interval() -> None:
