@@ -55,7 +55,8 @@ def rehearse(
     rehearsed = rehearsal.rehearse(config, prompts, sampler, should_stop)
     if rehearsed.groups and rehearsed.seconds + rehearsed.scoring_s < AGAIN_S and not should_stop():
         # Engines compile and load during the first requests, and few requests do not fill them: the second time counts.
-        num_rollouts = rehearsal.rollouts_that_fill(config, rehearsed)
+        num_prompts, num_rollouts = rehearsal.sizes_that_fill(config, rehearsed)
+        prompts = inputs.prompts.peek(num_prompts)
         rehearsed = rehearsal.rehearse(config, prompts, sampler, should_stop, num_rollouts)
     if should_stop():
         return None

@@ -93,16 +93,18 @@ def rehearse(
     return Rehearsed(in_order, num_asked, stream.num_tokens, sampling_s, num_sampled, seconds - sampling_s)
 
 
-def rollouts_that_fill(config: BroRLConfig, first: Rehearsed) -> int:
-    """Return how many rollouts of each prompt fill the engines, or are expected to take `FILLED_S` seconds.
+def sizes_that_fill(config: BroRLConfig, first: Rehearsed) -> tuple[int, int]:
+    """Return how many prompts with how many rollouts fill the engines, or are expected to take `FILLED_S` seconds.
 
     They are at most those of a step, and no more than the first time where a service is asked for rewards.
     """
     if config.rewards.services.endpoints:
-        return NUM_ROLLOUTS
-    num, _ = config.rollouts.stage_sizes()[0]
-    affordable = NUM_ROLLOUTS * FILLED_S / (first.seconds + first.scoring_s)
-    return max(NUM_ROLLOUTS, min(num, _room(config) // NUM_PROMPTS, int(affordable)))
+        return NUM_PROMPTS, NUM_ROLLOUTS
+    num, prompts = config.rollouts.stage_sizes()[0]
+    affordable = int(first.num_asked * FILLED_S / (first.seconds + first.scoring_s))
+    total = min(_room(config), affordable)
+    num_rollouts = max(NUM_ROLLOUTS, min(num, total // NUM_PROMPTS))
+    return max(NUM_PROMPTS, min(prompts, total // num_rollouts)), num_rollouts
 
 
 def _room(config: BroRLConfig) -> int:

@@ -16,7 +16,7 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import VerifierError
 from nemo_brorl.evaluation import rehearsal
-from nemo_brorl.evaluation.rehearsal import Rehearsed, print_rehearsal, rehearse, rollouts_that_fill
+from nemo_brorl.evaluation.rehearsal import Rehearsed, print_rehearsal, rehearse, sizes_that_fill
 from nemo_brorl.types import ScoredGroup
 from tests.support.fakes import FakeGenerator, ListSink, make_prompt
 from tests.support.loop import fake, make_trainer, small_config
@@ -147,21 +147,22 @@ def test_learning_is_timed_on_a_full_micro_batch_or_for_seconds_on_a_cpu(
 
 
 @pytest.mark.parametrize(
-    ("seconds", "num_rollouts"),
+    ("num", "seconds", "sizes"),
     [
-        (1.0, 16),  # two engines of 64 sequences, eight prompts
-        (16.0, 10),  # 8 rollouts took 16 s, and 20 s are left
-        (100.0, 8),
+        (512, 1.0, (8, 16)),  # two engines of 64 sequences
+        (8, 1.0, (16, 8)),
+        (512, 16.0, (8, 10)),  # 64 rollouts took 16 s, so 80 take 20 s
+        (512, 100.0, (8, 8)),
     ],
 )
-def test_a_second_rehearsal_fills_the_engines_within_its_time(seconds: float, num_rollouts: int) -> None:
+def test_a_second_rehearsal_fills_the_engines_within_its_time(num: int, seconds: float, sizes: tuple[int, int]) -> None:
     config = BroRLConfig()
     config.generation.num_engines, config.generation.max_num_seqs = 2, 64
-    config.rollouts.num_per_prompt = 512
+    config.rollouts.num_per_prompt, config.rollouts.prompts_per_step = num, 16
     first = Rehearsed([group_of([0.0, 1.0])], 64, 640, seconds)
-    assert rollouts_that_fill(config, first) == num_rollouts
+    assert sizes_that_fill(config, first) == sizes
     config.rewards.services.endpoints = {"judge": "http://localhost:8000"}
-    assert rollouts_that_fill(config, first) == 8, "each reward of a service may cost something"
+    assert sizes_that_fill(config, first) == (8, 8), "each reward of a service may cost something"
 
 
 def test_little_evidence_leaves_a_wide_interval() -> None:
