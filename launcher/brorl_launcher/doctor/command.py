@@ -76,7 +76,7 @@ def examine_node(
     this: NodeRank,
     ports: Sequence[int],
 ) -> NodeReport:
-    """Check this node's hardware, software, data and model, and return the report.
+    """Check this node's hardware, software, data and models, and return the report.
 
     It takes about ten seconds where nothing is wrong, and every check has a deadline.
     """
@@ -96,6 +96,7 @@ def examine_node(
     if ports:
         checks.append(machine.check_ports(ports))
     checks.append(model)
+    checks += model_files.check_teachers(config, shape, this.size)
     checks += data_files.check_own_code(config)
     checks += data_files.check_data(config)
     checks += data_files.check_inputs(line)

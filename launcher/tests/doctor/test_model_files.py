@@ -1,4 +1,4 @@
-"""The model's folder, made up."""
+"""The folders of the model and of its teachers, made up."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from nemo_brorl.config.policy import PolicyConfig
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.config.sft import NewModelConfig, SftConfig
 from nemo_brorl.core.model_shape import hf_shapes, read_model_shape
+from nemo_brorl.rollouts.carried_groups import CarriedGroups
+from nemo_brorl.training.checkpoint import Checkpoints, RunState
 
 QWEN = {
     "model_type": "qwen2",
@@ -108,3 +110,70 @@ def test_a_hub_name_that_a_node_of_a_job_lacks_is_refused_with_the_command_that_
     alone, in_job = (model_files.check_model(config, num_nodes)[0] for num_nodes in (1, 2))
     assert (alone.status, in_job.status, in_job.is_shared) == (WARN, FAIL, True)
     assert "hf download some/model --local-dir FOLDER" in in_job.advice
+
+
+def taught(run: Path, policy: Path, **kl: Any) -> BroRLConfig:
+    config = BroRLConfig(policy=PolicyConfig(model=str(policy)))
+    config.exp_manager.explicit_log_dir = str(run)
+    for name, value in kl.items():
+        setattr(config.algorithm.kl, name, value)
+    return config
+
+
+def teacher_checks(config: BroRLConfig, num_nodes: int = 1) -> list[Check]:
+    _, shape = model_files.check_model(config)
+    return [*model_files.check_teachers(config, shape, num_nodes)]
+
+
+def test_a_run_without_a_teacher_has_no_row_for_one(tmp_path: Path) -> None:
+    policy = write_model(tmp_path / "policy")
+    assert teacher_checks(taught(tmp_path / "run", policy)) == []
+    assert teacher_checks(taught(tmp_path / "run", policy, teacher="/no/such", coefficient=0.0)) == []
+
+
+def test_each_teacher_has_a_row_that_says_whose_it_is(tmp_path: Path) -> None:
+    policy, whole = write_model(tmp_path / "policy"), write_model(tmp_path / "whole")
+    cut = write_model(tmp_path / "x_cut", cut=3)
+    assert [(check.name, check.status) for check in teacher_checks(taught(tmp_path, policy, teacher=str(whole)))] == [
+        ("teacher", OK)
+    ]
+    by_task = {"sums": str(cut), "gcd": str(whole), "lcm": str(whole)}
+    found = teacher_checks(taught(tmp_path, policy, teachers=by_task))
+    assert [(check.name, check.status) for check in found] == [("teacher of gcd, lcm", OK), ("teacher of sums", FAIL)]
+    assert f"{cut}: model.safetensors has" in found[1].found
+
+
+def test_a_teacher_without_a_folder_is_named_with_its_setting(tmp_path: Path) -> None:
+    config = taught(tmp_path, write_model(tmp_path / "policy"), teachers={"gcd": "/no/such/teacher"})
+    [check] = teacher_checks(config)
+    assert check.status == FAIL
+    assert check.found.startswith("algorithm.kl.teachers.gcd=/no/such/teacher: there is no such folder")
+
+
+def test_a_teacher_of_another_shape_than_the_policy_is_refused(tmp_path: Path) -> None:
+    policy, teacher = write_model(tmp_path / "policy"), write_model(tmp_path / "teacher")
+    (policy / "config.json").write_text(json.dumps({**QWEN, "vocab_size": 64}))
+    [check] = teacher_checks(taught(tmp_path, policy, teacher=str(teacher)))
+    assert check.status == FAIL
+    assert "has another vocab_size (32, not 64) than policy.model. Set algorithm.kl.teacher" in check.found
+
+
+def test_a_teacher_that_a_node_of_a_job_lacks_is_refused_with_the_settings_that_mend_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    config = taught(tmp_path, write_model(tmp_path / "policy"), teachers={"gcd": "some/model", "lcm": "some/model"})
+    [alone], [in_job] = (teacher_checks(config, num_nodes) for num_nodes in (1, 2))
+    assert (alone.status, in_job.status, in_job.is_shared) == (WARN, FAIL, True)
+    assert "hf download some/model --local-dir FOLDER" in in_job.advice
+    assert in_job.advice.endswith("then algorithm.kl.teachers.gcd=FOLDER algorithm.kl.teachers.lcm=FOLDER")
+
+
+def test_a_teacher_in_the_runs_checkpoint_needs_no_folder(tmp_path: Path) -> None:
+    config = taught(tmp_path / "run", write_model(tmp_path / "policy"), teacher="/no/such/teacher")
+    checkpoints = Checkpoints(tmp_path / "run" / "checkpoints", 1)
+    checkpoints.begin(RunState(1, {}, CarriedGroups()))
+    assert [check.status for check in teacher_checks(config)] == [FAIL], "the checkpoint is not complete"
+    checkpoints.commit(1)
+    assert teacher_checks(config) == []
