@@ -1,7 +1,8 @@
-"""Two teachers by task under every layout of ranks, rows of other tasks among theirs."""
+"""Two teachers by task under every layout of ranks, rows of other tasks among theirs; resuming without a teacher."""
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import pytest
 
 from nemo_brorl.config.parallel_layout import layout_of
 from nemo_brorl.types import UpdatePlan
+from tests.support.loop import small_config
 from tests.support.model_factory import make_config, make_model, make_plan
-from tests.support.policy_ranks import Scenario, outcomes_of, run_scenario
+from tests.support.policy_ranks import Scenario, outcomes_of, run_ranks, run_scenario
+from tests.support.real_policy import train
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.numbers]
 
@@ -20,6 +23,7 @@ TASKS = ("a", "none", "b", "a")
 TP2 = {"tensor_model_parallel_size": 2}
 PP2 = {"pipeline_model_parallel_size": 2}
 DP2 = {"data_parallel_size": 2}
+TIMINGS = ("_s", "/seconds")  # ends of names of metrics
 METRICS = ("policy/loss", "policy/grad_norm", "policy/kl_to_teacher", "policy/kl_to_teacher/b")
 
 
@@ -65,3 +69,27 @@ def test_teachers_give_the_losses_of_a_single_rank(kind: str, layout: dict, mode
     found = run_scenario(case)[layout_of(case.config).report_rank].metrics
     for name in METRICS:
         assert [row[name] for row in found] == pytest.approx([row[name] for row in alone], rel=1e-4), name
+
+
+def run_of(folder: Path, model_folder: Path, teacher: Path, *dies_in_step: int) -> dict[int, dict[str, float]]:
+    """Metrics of the steps that a run in a folder takes until it ends, without timings."""
+    config = small_config(max_steps=4)
+    config.exp_manager.explicit_log_dir = str(folder)
+    config.algorithm.kl.coefficient, config.algorithm.kl.teacher = 1.0, str(teacher)
+    config.parity.max_step_mismatch = 100.0  # tokens of the fake engines are no policy's
+    [steps] = run_ranks(config, train, config, model_folder, *dies_in_step)
+    return {step: {name: row[name] for name in row if not name.endswith(TIMINGS)} for step, row in steps.items()}
+
+
+def test_a_run_killed_and_resumed_without_its_teachers_folder_equals_the_uninterrupted_one(
+    model_folder: Path, tmp_path: Path
+) -> None:
+    teacher, killed = make_model(tmp_path / "teacher", seed=5), tmp_path / "killed"
+    whole = run_of(tmp_path / "whole", model_folder, teacher)
+    with pytest.raises(AssertionError, match=r"exit codes of the ranks: \[-9\]"):
+        run_of(killed, model_folder, teacher, 4)
+    assert (killed / "checkpoints" / "step_2" / "COMPLETE").exists()
+    shutil.rmtree(teacher)
+    resumed = run_of(killed, model_folder, teacher)
+    assert resumed == {step: whole[step] for step in (3, 4)}
+    assert all(row["policy/kl_to_teacher"] > 0.01 for row in resumed.values())

@@ -44,6 +44,7 @@ def make_trainer(
     prompts: PromptSource | None = None,
     heartbeat: Heartbeat | None = None,
     without: str = "",
+    policy: FakePolicy | None = None,
 ) -> BroRLTrainer:
     """`without`: name of an observer that is left out."""
     generator, verifier, console = generator or FakeGenerator(), verifier or FakeVerifier(), Console()
@@ -52,7 +53,7 @@ def make_trainer(
     parts = Parts(
         sizes=RunSizes.from_config(config),
         prompts=prompts or FakePrompts(),
-        policy=FakePolicy(num_skipped),
+        policy=policy or FakePolicy(num_skipped),
         generator=generator,
         sampler=sampler,
         evaluator=Evaluator(

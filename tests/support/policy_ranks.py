@@ -30,9 +30,9 @@ from nemo_brorl.policy.rank.learner import Learner  # noqa: E402
 _outcomes: dict[bytes, list[Outcome]] = {}  # by pickled scenario
 
 
-def new_learner(config: BroRLConfig, model_folder: Path) -> Learner:
-    """This rank's learner; its process groups are open."""
-    return Learner(RankSettings.from_config(config), model_folder, _DEVICE)
+def new_learner(config: BroRLConfig, model_folder: Path, settings: RankSettings | None = None) -> Learner:
+    """This rank's learner; its process groups are open. `settings`: other ones than the config's."""
+    return Learner(settings or RankSettings.from_config(config), model_folder, _DEVICE)
 
 
 def play(scenario: Scenario) -> Outcome:
