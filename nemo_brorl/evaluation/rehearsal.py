@@ -218,8 +218,8 @@ def step_line(config: BroRLConfig, rehearsed: Rehearsed, policy: Policy | None) 
         # A step ends the run beyond `max_sampled` times its batch, so it costs no more than that.
         kept = max(rate, 1 / config.dynamic_sampling.max_sampled)
     mean = float(np.concatenate([group.group.lengths for group in groups]).mean())
-    sampling = num * prompts / kept * mean / max(1.0, rehearsed.num_tokens / rehearsed.seconds)
     sampled = num * prompts / kept
+    sampling = sampled * _rollout_s(rehearsed, mean)
     line = f"  a step: about {sampled:,.0f} rollouts of {mean:.0f} tokens for a batch of {num} × {prompts}; "
     line += f"sampling about {rounded_seconds(sampling)} s at this speed"
     if rehearsed.scoring_s > SLOW_SCORING_S:
@@ -233,6 +233,16 @@ def step_line(config: BroRLConfig, rehearsed: Rehearsed, policy: Policy | None) 
         return f"{line}; `brorl plan` estimates training" if config.trainer.num_gpus else line, None
     training = training_s(config, groups, policy, mean)
     return f"{line}, training about {rounded_seconds(training)} s", sampling + training
+
+
+def _rollout_s(rehearsed: Rehearsed, mean_tokens: float) -> float:
+    """Return the seconds of sampling for each rollout.
+
+    Where responses were cut, those that ended are the short ones, so that the sampled tokens count.
+    """
+    if rehearsed.num_sampled >= rehearsed.num_asked:
+        return rehearsed.seconds / rehearsed.num_asked
+    return mean_tokens * rehearsed.seconds / max(1, rehearsed.num_tokens)
 
 
 def training_s(config: BroRLConfig, groups: Sequence[ScoredGroup], policy: Policy, mean_tokens: float) -> float:

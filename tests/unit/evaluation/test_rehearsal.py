@@ -101,9 +101,9 @@ def test_a_step_waits_for_slow_scores(capsys: pytest.CaptureFixture[str]) -> Non
     config.dynamic_sampling.enabled = False
     found = Rehearsed([group_of([0.0, 1.0])], 2, num_tokens=8, seconds=2.0, num_sampled=2, scoring_s=10.0)
     print_rehearsal(config, found, decode, Console())
-    # 8 x 4 rollouts, of which 2 were scored in 12 s
+    # 8 x 4 rollouts, of which 2 were sampled in 2 s and scored in 12 s
     printed = capsys.readouterr().out
-    assert "sampling about 16 s at this speed, scoring about 192 s" in printed
+    assert "sampling about 32 s at this speed, scoring about 192 s" in printed
     assert "the first step tells" in printed
 
 
