@@ -94,10 +94,11 @@ def rehearse(
 
 
 def sizes_that_fill(config: BroRLConfig, first: Rehearsed) -> tuple[int, int]:
-    """Return how many prompts with how many rollouts fill the engines, or are expected to take `FILLED_S` seconds.
+    """Return the number of prompts, and of rollouts of each, that fill the engines or take about `FILLED_S` seconds.
 
-    They are at most those of a step, and no more than the first time where a service is asked for rewards.
+    They are at most those of a step.
     """
+    # Each reward of a service may cost something.
     if config.rewards.services.endpoints:
         return NUM_PROMPTS, NUM_ROLLOUTS
     num, prompts = config.rollouts.stage_sizes()[0]
@@ -236,12 +237,10 @@ def step_line(config: BroRLConfig, rehearsed: Rehearsed, policy: Policy | None) 
 
 
 def _rollout_s(rehearsed: Rehearsed, mean_tokens: float) -> float:
-    """Return the seconds of sampling for each rollout.
-
-    Where responses were cut, those that ended are the short ones, so that the sampled tokens count.
-    """
+    """Return the seconds of sampling for each rollout."""
     if rehearsed.num_sampled >= rehearsed.num_asked:
         return rehearsed.seconds / rehearsed.num_asked
+    # Some were cut, and those that ended are the short ones.
     return mean_tokens * rehearsed.seconds / max(1, rehearsed.num_tokens)
 
 

@@ -127,9 +127,9 @@ class VllmPool:
             self._publish_again = publish_again
 
     def _restore_weights(self) -> None:
-        """Have the published weights sent again to the ready engines that lack them.
+        """Get the published weights for ready engines that lack them, if the policy may send weights now.
 
-        Raises GenerationError when no engine has them and nobody can send them again.
+        Raises GenerationError if no engine has them, and engines and policy share devices.
         """
         if self._publish_again is None:
             check_weights(self._handles)
