@@ -35,7 +35,7 @@ from nemo_brorl.config.same_run import RECORD, check_same_run, with_sizes_of_run
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import StopRequest, Stopwatch
 from nemo_brorl.core.console import Console, stop_log
-from nemo_brorl.core.errors import ConfigError, DataError, StarvationError
+from nemo_brorl.core.errors import CheckpointError, ConfigError, DataError, StarvationError
 from nemo_brorl.core.files import naming, write_atomically
 from nemo_brorl.core.lock import locked
 from nemo_brorl.core.stall_watch import Heartbeat
@@ -292,9 +292,7 @@ def _checked(
             run = Path(run or RUN).expanduser()
             added |= {"data.source": "jsonl", "data.path": run / ROWS}
             stack.enter_context(locked(run, "Session"))
-            stack.callback(_drop_rows, run)
-            with naming(run / ROWS):
-                write_atomically(run / ROWS, lines)
+            stack.enter_context(_rows_in(run / ROWS, lines))
         if run is not None:
             added[LOG_DIR] = run
         recipe = Path(recipe)
@@ -333,10 +331,21 @@ def _plain(value: Any) -> Any:
     return value.tolist()
 
 
-def _drop_rows(run: Path) -> None:
-    """Remove the questions again unless the folder has a run."""
-    if not (run / RECORD).exists():
-        (run / ROWS).unlink(missing_ok=True)
+@contextlib.contextmanager
+def _rows_in(path: Path, lines: str) -> Iterator[None]:
+    """Write a run's questions, and take them back where the run does not begin or may not go on with them."""
+    before = path.read_text(encoding="utf-8") if path.exists() else None
+    with naming(path):
+        write_atomically(path, lines)
+    try:
+        yield
+    except CheckpointError:
+        if before is not None:
+            write_atomically(path, before)
+        raise
+    finally:
+        if not (path.parent / RECORD).exists():
+            path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

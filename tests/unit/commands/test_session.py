@@ -363,6 +363,7 @@ def test_another_function_or_other_rows_end_a_resume_before_processes_start_also
         resume_with(0.5, ROWS)
     with pytest.raises(CheckpointError, match=r"\(data\.path: .*\).*data\.changed_rows=accept"):
         resume_with(1.0, [*ROWS, {"prompt": "20+1=", "answer": "21"}])
+    assert len((tmp_path / "questions.jsonl").read_text().splitlines()) == len(ROWS)
     assert stages == ({"imports", "inputs"} if max_steps == 9 else set())
 
 
