@@ -334,16 +334,19 @@ def _plain(value: Any) -> Any:
 @contextlib.contextmanager
 def _rows_in(path: Path, lines: str) -> Iterator[None]:
     """Write a run's questions, and take them back where the run does not begin or may not go on with them."""
-    before = path.read_text(encoding="utf-8") if path.exists() else None
+    before = path.with_suffix(".before")
     with naming(path):
+        if path.exists():
+            path.replace(before)
         write_atomically(path, lines)
     try:
         yield
     except CheckpointError:
-        if before is not None:
-            write_atomically(path, before)
+        if before.exists():
+            before.replace(path)
         raise
     finally:
+        before.unlink(missing_ok=True)
         if not (path.parent / RECORD).exists():
             path.unlink(missing_ok=True)
 
