@@ -35,7 +35,16 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import format_table
 from nemo_brorl.generation.pool import VllmPool
 from nemo_brorl.rollouts.ledger import requests_for
-from nemo_brorl.types import Float32, Int32, RolloutChunk, RolloutRequest, Sampling, TensorInfo, WeightBucket
+from nemo_brorl.types import (
+    Float32,
+    Int32,
+    RolloutChunk,
+    RolloutRequest,
+    Sampling,
+    StreamedBucket,
+    TensorInfo,
+    WeightBucket,
+)
 
 VERSION = 1
 TOLERANCE = 1e-4  # of log-probabilities: the company in a batch changes the last bits
@@ -80,7 +89,7 @@ def publish(pool: VllmPool, folder: Path) -> None:
     buckets = []
     for info in manifest:
         data = np.ascontiguousarray(tensors[info.name]).reshape(-1).view(np.uint8)
-        buckets.append(ray.put(WeightBucket((info,), data, zlib.crc32(data.data))))
+        buckets.append(StreamedBucket(ray.put(WeightBucket((info,), data, zlib.crc32(data.data))), data.nbytes))
     pool.load_weights(manifest, buckets, VERSION)
 
 

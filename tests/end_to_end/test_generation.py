@@ -13,7 +13,7 @@ import ray
 
 from nemo_brorl.core.errors import ConfigError, GenerationError, WeightSyncError
 from nemo_brorl.generation.pool import VllmPool
-from nemo_brorl.types import Sampling, TensorInfo, WeightBucket
+from nemo_brorl.types import Sampling, StreamedBucket, TensorInfo, WeightBucket
 from tests.support.engine_pool import (
     SAMPLING,
     prompt_of,
@@ -213,8 +213,9 @@ def test_an_update_that_breaks_half_way_leaves_the_old_weights(pool: VllmPool, f
     requests = requests_of(prompt_of(70), 8, 4)
     before = sample(pool, requests)
     manifest, buckets = weights_of(folders["tied other"])
-    last = ray.get(buckets[-1])
-    buckets[-1] = ray.put(WeightBucket(last.tensors, last.data, last.checksum ^ 1))
+    last = ray.get(buckets[-1].message)
+    damaged = ray.put(WeightBucket(last.tensors, last.data, last.checksum ^ 1))
+    buckets[-1] = StreamedBucket(damaged, last.data.nbytes)
     with pytest.raises(WeightSyncError, match="arrived with checksum"):
         pool.load_weights(manifest, buckets, version=7)
     chunks = list(pool.generate(requests))

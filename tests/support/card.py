@@ -173,7 +173,7 @@ class CardEngine(FakeGenerator):
         self._map("engine weights")
         return self.mode == "discard"
 
-    def load_weights(self, manifest: Sequence[TensorInfo], buckets: Iterable[Any], version: int) -> int:
+    def load_weights(self, manifest: Sequence[TensorInfo], buckets: Iterable[StreamedBucket], version: int) -> int:
         self._become_ready()
         return super().load_weights(manifest, buckets, version)
 

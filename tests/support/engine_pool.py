@@ -17,7 +17,7 @@ from nemo_brorl.cluster.object_store import fetch
 from nemo_brorl.config.run_sizes import RunSizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.generation.pool import VllmPool
-from nemo_brorl.types import Prompt, RolloutChunk, RolloutRequest, Sampling, TensorInfo, WeightBucket
+from nemo_brorl.types import Prompt, RolloutChunk, RolloutRequest, Sampling, StreamedBucket, TensorInfo, WeightBucket
 from tests.support.tiny_model import VOCAB_SIZE
 
 SAMPLING = Sampling(temperature=0.8, top_p=1.0, max_tokens=12)
@@ -81,7 +81,7 @@ def sample(pool: VllmPool, requests: Sequence[RolloutRequest]) -> Rollouts:
     return rollouts_of(chunks)
 
 
-def weights_of(folder: Path, tensors_per_bucket: int = 5) -> tuple[list[TensorInfo], list[Any]]:
+def weights_of(folder: Path, tensors_per_bucket: int = 5) -> tuple[list[TensorInfo], list[StreamedBucket]]:
     state = load_file(folder / "model.safetensors")
     manifest = [
         TensorInfo(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
@@ -91,7 +91,7 @@ def weights_of(folder: Path, tensors_per_bucket: int = 5) -> tuple[list[TensorIn
     for first in range(0, len(manifest), tensors_per_bucket):
         part = tuple(manifest[first : first + tensors_per_bucket])
         data = np.concatenate([state[info.name].contiguous().view(-1).numpy().view(np.uint8) for info in part])
-        buckets.append(ray.put(WeightBucket(part, data, zlib.crc32(data))))
+        buckets.append(StreamedBucket(ray.put(WeightBucket(part, data, zlib.crc32(data))), data.nbytes))
     return manifest, buckets
 
 
