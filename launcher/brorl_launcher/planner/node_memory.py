@@ -93,7 +93,7 @@ def node_memory(
         NodeTerm("checkpoint in flight", pinned * saved, "weights, optimizer and reference, pinned"),
         NodeTerm("sleeping engines", ranks * sleeping / GIB, f"generation.sleep={generation.sleep}"),
         NodeTerm("verifiers", config.rewards.num_workers * VERIFIER_GIB, f"{config.rewards.num_workers} workers"),
-        NodeTerm("object store", store, "rollouts of a step, published weights"),
+        NodeTerm("object store", store, "rollouts of a step, weights on their way"),
     )
     return NodeMemory(terms, hardware.host_memory_gib, store, *checkpoint_gib(config, shape))
 
