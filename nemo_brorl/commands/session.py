@@ -333,7 +333,7 @@ def _plain(value: Any) -> Any:
 
 @contextlib.contextmanager
 def _rows_in(path: Path, lines: str) -> Iterator[None]:
-    """Write a run's questions, and take them back where the run does not begin or may not go on with them."""
+    """Write the questions of a run. A refused resume restores the former file, and a run that never began has none."""
     before = path.with_suffix(".before")
     with naming(path):
         if path.exists():

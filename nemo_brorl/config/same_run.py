@@ -18,7 +18,7 @@ from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.recorded_yaml import read_record
 
 RECORD = "config.yaml"  # file in the run folder with the settings of its run
-# Settings of earlier versions that no longer exist, and never changed what is learnt.
+# Settings in the records of earlier versions that have been removed. No run learns otherwise without them.
 GONE = ("generation.keep_published",)
 
 

@@ -247,20 +247,13 @@ def _rollout_s(rehearsed: Rehearsed, mean_tokens: float) -> float:
 def training_s(config: BroRLConfig, groups: Sequence[ScoredGroup], policy: Policy, mean_tokens: float) -> float:
     """Return the estimated seconds of a policy update, from the time of computing log-probs of a few responses.
 
-    Each data-parallel replica computes all of them. Few tokens take longer each than many, so the responses are
-    repeated up to a full micro-batch, on a CPU at most for `SCORED_S`.
+    Each data-parallel replica computes all of them.
     """
     prompts, responses = [], []
     for group in groups[:NUM_SCORED]:
         prompts.append(list(group.prompt.token_ids))
         responses.append(response_ids(group, 0))
-    num_tokens = sum(map(len, prompts)) + sum(map(len, responses))
-    num_times = max(1, RunSizes.from_config(config).micro_batch_tokens // num_tokens)
-    if not config.trainer.num_gpus:
-        num_times = max(1, min(num_times, int(SCORED_S / _scoring_s(policy, prompts, responses))))
-    prompts *= num_times
-    responses *= num_times
-    per_token = _scoring_s(policy, prompts, responses) / (num_tokens * num_times)
+    per_token = _token_s(config, policy, prompts, responses)
     num, num_prompts = config.rollouts.stage_sizes()[0]
     mini_batches = config.algorithm.num_mini_batches
     passes = FORWARD_PASSES
@@ -268,6 +261,19 @@ def training_s(config: BroRLConfig, groups: Sequence[ScoredGroup], policy: Polic
     passes += config.algorithm.kl.coefficient > 0
     passes += config.policy.recompute == "full"
     return passes * num * num_prompts * mean_tokens * per_token / RunSizes.from_config(config).data_parallel
+
+
+def _token_s(config: BroRLConfig, policy: Policy, prompts: list[list[int]], responses: list[list[int]]) -> float:
+    """Return the policy's seconds of scoring for each token of a micro-batch, on a CPU of what `SCORED_S` allows."""
+    num_tokens = sum(map(len, prompts)) + sum(map(len, responses))
+    # Few tokens take longer each than many.
+    num_times = max(1, RunSizes.from_config(config).micro_batch_tokens // num_tokens)
+    if not config.trainer.num_gpus:
+        seconds = _scoring_s(policy, prompts, responses)
+        num_times = min(num_times, int(SCORED_S / seconds))
+        if num_times <= 1:
+            return seconds / num_tokens
+    return _scoring_s(policy, num_times * prompts, num_times * responses) / (num_tokens * num_times)
 
 
 def _scoring_s(policy: Policy, prompts: list[list[int]], responses: list[list[int]]) -> float:

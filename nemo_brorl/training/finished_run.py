@@ -1,4 +1,4 @@
-"""Recognise a run whose last step is saved, or that may not go on, from its checkpoints, before processes start."""
+"""Read from a run's checkpoints, before processes start, whether it is complete and may resume with these questions."""
 
 from __future__ import annotations
 
