@@ -8,7 +8,13 @@ quarter of the teacher's, and trains on the KL to the teacher alone. Base, teach
 times each that no run has seen. Adds a line of JSON for each student to OUTPUT/teachers.jsonl.
 
 Predicted before the first run: each student gets 80 % of its teacher's gain or more. Its KL over the last five steps is
-at most 0.15 of that of the first step, and in no step more than 1.5 times that.
+at most 0.15 of that of the first step, and in no step more than 1.5 times that. The first settings, and a gradient
+clipped at 0.1, did not keep that in seed 2.
+
+Predicted for `policy.optim.betas=[0.9,0.999]` before its seeds 1, 2 and 3 were run: each of them keeps it. As the
+student comes near its teacher, gradients shrink. With the default of 0.95 Adam forgets the larger ones within twenty
+steps, and goes on with steps as long as before. Chosen on seeds 11 and 12, which got 95 and 92 % of the gain, and ended
+at 0.03 and 0.07 of the first KL.
 """
 
 from __future__ import annotations
@@ -54,7 +60,7 @@ def num_rollouts(run_folder: Path) -> float:
 
 def one_seed(seed: int, teacher: Path, output: Path, overrides: list[str]) -> dict[str, Any]:
     """Train a student with one seed, and return what it got of the teacher's gain, and its KL by step."""
-    folder = output / "-".join([f"seed_{seed}", *(text.rpartition(".")[2].replace("=", "_") for text in overrides)])
+    folder = output / f"seed_{seed}"
     shared = [f"trainer.seed={seed}", f"exp_manager.explicit_log_dir={folder}"]
     seconds = run("train", *CONFIG, *STUDENT, *overrides, *shared, f"algorithm.kl.teacher={teacher}/hf")
     base = pass_at_1(output / "base")
