@@ -86,7 +86,7 @@ def prepare(output: Path) -> None:
     """Make the base that knows both tasks a little, and train a specialist of each task."""
     demonstrations = output / "demonstrations.jsonl"
     write_demonstrations(demonstrations)
-    settings = ("sft.lr=1e-3", "sft.batch_size=64", "sft.epochs=1", "policy.data_parallel_size=2")
+    settings = ("sft.lr=1e-3", "sft.batch_size=64", "sft.epochs=1", "sft.max_tokens=128", "policy.data_parallel_size=2")
     to_base = f"exp_manager.explicit_log_dir={output}/base"
     run("sft", f"data.path={demonstrations}", "policy.model=models/sums", *settings, to_base)
     for name in TASKS:
