@@ -85,15 +85,17 @@ def configured(line: CommandLine) -> BroRLConfig:
 def sized(config: BroRLConfig, console: Console, with_policy: bool = True) -> tuple[BroRLConfig, Path]:
     """Return the settings with all automatic sizes (ranks, engines, batches, caches) chosen, and the model's folder.
 
-    Prints each chosen size. A resumed run keeps the sizes that it started with. Raises ModelError, ConfigError for
-    settings that do not fit the model, or ResourceError for a run that does not fit into this machine's memory.
+    Prints each chosen size. A resumed run keeps the sizes that it started with. Without a policy, the run folder is not
+    looked at. Raises ModelError, ConfigError for settings that do not fit the model, or ResourceError for a run that
+    does not fit into this machine's memory.
     """
     folder = resolve_model(config)
     check_model_files(folder)
     check_model_rules(config, folder)
-    config, sizes = resolve_sizes(with_sizes_of_run(config), read_model_shape(folder), this_machine(), with_policy)
+    config = with_sizes_of_run(config) if with_policy else config
+    config, sizes = resolve_sizes(config, read_model_shape(folder), this_machine(), with_policy)
     check_rules(config)
-    config = with_template_date(config, folder, console)
+    config = with_template_date(config, folder, console, with_policy)
     for size in sizes:
         if not with_policy and not size.setting.startswith("generation."):
             continue
@@ -102,7 +104,7 @@ def sized(config: BroRLConfig, console: Console, with_policy: bool = True) -> tu
     return config, folder
 
 
-def with_template_date(config: BroRLConfig, folder: Path, console: Console) -> BroRLConfig:
+def with_template_date(config: BroRLConfig, folder: Path, console: Console, with_policy: bool = True) -> BroRLConfig:
     """Return the settings with the day that the model's chat template prints, if it prints one.
 
     It is the day that the run started, also for an evaluation of the weights that the run wrote. A run that recorded
@@ -111,7 +113,7 @@ def with_template_date(config: BroRLConfig, folder: Path, console: Console) -> B
     if config.data.template_date is not None or not prints_date(folder):
         return config
     is_begun = (Path(config.exp_manager.explicit_log_dir) / RECORD).is_file()
-    if is_begun and not config.evaluation.checkpoint:
+    if is_begun and with_policy and not config.evaluation.checkpoint:
         return config
     day = date.today().isoformat()
     with contextlib.suppress(OSError, BroRLError):

@@ -25,13 +25,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from brorl_graders import GIVEN_REWARD, give_reward, keep_reward, source_hashes
+from brorl_graders import GIVEN_REWARD, give_reward, keep_reward
 
 from nemo_brorl.cluster.object_store import fetch
 from nemo_brorl.commands.run import configured, sized
-from nemo_brorl.commands.train import check_training, fit, opened, read_inputs
+from nemo_brorl.commands.train import check_training, finished_run, fit, opened, read_inputs
 from nemo_brorl.config.load import CommandLine, is_section
-from nemo_brorl.config.same_run import RECORD, check_same_run, with_sizes_of_run
+from nemo_brorl.config.same_run import RECORD
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import StopRequest, Stopwatch
 from nemo_brorl.core.console import Console, stop_log
@@ -41,11 +41,8 @@ from nemo_brorl.core.lock import locked
 from nemo_brorl.core.stall_watch import Heartbeat
 from nemo_brorl.core.start_report import OnStage, StageReport
 from nemo_brorl.core.timeline import Timeline
-from nemo_brorl.prompts.sources import Sources
-from nemo_brorl.prompts.stream import changes_since
 from nemo_brorl.rollouts.failures import FailureCount
 from nemo_brorl.rollouts.ledger import requests_for, sampling_of
-from nemo_brorl.training.finished_run import check_same_prompts, finished_line
 from nemo_brorl.training.records import read_metrics
 from nemo_brorl.training.trainer import BroRLTrainer
 from nemo_brorl.types import Prompt, Sampling, ScoredGroup
@@ -213,18 +210,10 @@ class _Training(Session):
     """A run that trains up to its last step where a session would begin."""
 
     def _begin(self, line: CommandLine, on_stage: OnStage | None) -> None:
-        run, max_steps = Path(self.config.exp_manager.explicit_log_dir), self.config.trainer.max_steps
-        finished = finished_line(run, max_steps, "trainer.max_steps")
-        if finished is not None and check_same_run(with_sizes_of_run(self.config)):
-            check_same_prompts(run, self._changes_since)
+        if finished := finished_run(self.config):
             Console().line(finished)
         else:
             fit(*self._stack.enter_context(_opened(self.config, line, on_stage)))
-
-    def _changes_since(self, state: Mapping[str, Any]) -> list[str]:
-        """Return how questions and reward function differ from those of a finished run, or raise CheckpointError."""
-        questions = Sources(self.config.data).split("train", self.config.trainer.seed)
-        return changes_since(state, questions, source_hashes([str(Path.cwd())]), self.config.data)
 
 
 def train(*given: Any, **named: Any) -> list[dict[str, Any]]:

@@ -53,10 +53,12 @@ def check_teachers(config: BroRLConfig, folder: Path, tokenizer: ChatTokenizer, 
     for teacher in filter(None, rank_settings(config, has_checkpoint(config)).references):
         check_model_files(teacher, TEACHER)
         check_same_shape(read_model_shape(folder), teacher)
-        _check_same_tokens(tokenizer, load_tokenizer(teacher, template=config.data.template), teacher)
+        check_same_tokens(tokenizer, teacher, config)
 
 
-def _check_same_tokens(ours: ChatTokenizer, theirs: ChatTokenizer, teacher: Path) -> None:
+def check_same_tokens(ours: ChatTokenizer, teacher: Path, config: BroRLConfig) -> None:
+    """Raise ModelError if the tokens, chat template or end tokens of a teacher are not those of the policy."""
+    theirs = load_tokenizer(teacher, template=config.data.template)
     vocabulary, other = (each.backend.get_vocab(with_added_tokens=True) for each in (ours, theirs))
     token, _ = min(vocabulary.items() ^ other.items(), default=("", 0))
     wrong = {

@@ -12,10 +12,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from brorl_graders import source_hashes
+
 from nemo_brorl.algorithm.user_functions import check_functions
 from nemo_brorl.commands.check_inputs import check_inputs
 from nemo_brorl.commands.run import run_command, sized
 from nemo_brorl.commands.trackers import MetricFan
+from nemo_brorl.config.data import FILE_WORDS
 from nemo_brorl.config.load import CommandLine
 from nemo_brorl.config.named_code import check_names
 from nemo_brorl.config.run_sizes import RunSizes
@@ -55,16 +58,35 @@ def train(config: BroRLConfig, line: CommandLine) -> int:
     With steps left, the code is SAVED if the run will be resumed by itself, and INTERRUPTED if a user ended it.
     """
     console = Console()
-    run_folder = Path(config.exp_manager.explicit_log_dir)
-    finished = finished_line(run_folder, config.trainer.max_steps, "trainer.max_steps")
-    if finished is not None and check_same_run(with_sizes_of_run(config)):
+    if finished := finished_run(config):
         console.line(finished)
         return 0
     check_training(config, line)
     with StartReport(console) as report:
         config, model_folder = sized(config, console)
-        with locked(run_folder, "brorl train"):
+        with locked(Path(config.exp_manager.explicit_log_dir), "brorl train"):
             return train_alone(config, line, model_folder, report)
+
+
+def finished_run(config: BroRLConfig) -> str | None:
+    """Return what to say of a run that has made all its steps, or None for a run with steps left.
+
+    Raises CheckpointError if it is a run of other settings, questions or code of rewards.
+    """
+    run_folder = Path(config.exp_manager.explicit_log_dir)
+    finished = finished_line(run_folder, config.trainer.max_steps, "trainer.max_steps")
+    if finished is None or not check_same_run(with_sizes_of_run(config)):
+        return None
+    from nemo_brorl.prompts.stream import changes_since
+
+    questions, code = None, source_hashes([str(Path.cwd())])
+    # Generated questions follow from the settings, and to load what makes them takes seconds.
+    if any(source.source in FILE_WORDS for _, source in config.data.sources()):
+        from nemo_brorl.prompts.sources import Sources
+
+        questions = Sources(config.data).split("train", config.trainer.seed)
+    check_same_prompts(run_folder, lambda state: changes_since(state, questions, code, config.data))
+    return finished
 
 
 def check_training(config: BroRLConfig, line: CommandLine) -> None:
@@ -107,7 +129,7 @@ def read_inputs(config: BroRLConfig, model_folder: Path, watch: StageReport) -> 
     with watch.measure("inputs"):
         inputs = wiring.read_inputs(config, model_folder)
         run_folder = claim_run_folder(config, model_folder)
-        check_same_prompts(run_folder, inputs.prompts.changes_since)
+        check_same_prompts(run_folder, inputs.prompts.accept_changes)
         open_log(run_folder, watch.console)
     with watch.measure("constants"):
         rehearse.look_at_questions(config, inputs, watch.console)

@@ -133,12 +133,18 @@ class _InertFormatter(logging.Formatter):
 
 
 class _LogHandler(logging.StreamHandler[TextIO]):
+    def __init__(self, role: str) -> None:
+        super().__init__(sys.stderr)
+        words = f"{role} %(levelname).1s %(message)s"
+        self.setFormatter(_InertFormatter(f"%(asctime)s {words}", datefmt="%H:%M:%S"))
+        self.filed = _InertFormatter(words)  # the log file has times of its own
+
     def emit(self, record: logging.LogRecord) -> None:
         """Write a log record below the lines on the screen, and into the log file."""
         with _output.lock:
             _output.erase()
             super().emit(record)
-            _output.keep(super().format(record))
+            _output.keep(self.filed.format(record))
 
     def format(self, record: logging.LogRecord) -> str:
         """Return a log record with line breaks where its stream is a terminal."""
@@ -156,8 +162,7 @@ def setup_logging(role: str = "driver") -> None:
     `role`: for example `driver`, `policy 0` or `engine 1`. The environment variable BRORL_LOG_LEVEL sets the level, by
     default INFO. Another call replaces the handler.
     """
-    handler = _LogHandler(sys.stderr)
-    handler.setFormatter(_InertFormatter(f"%(asctime)s {role} %(levelname).1s %(message)s", datefmt="%H:%M:%S"))
+    handler = _LogHandler(role)
     for package in LOGGED:
         logger = logging.getLogger(package)
         logger.handlers[:] = [handler]

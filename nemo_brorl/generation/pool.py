@@ -103,8 +103,7 @@ class VllmPool:
         Raises GenerationError while another session is open, or when no engine has the published weights.
         """
         self._sleep.check_awake()
-        if self._publish_again is None:
-            check_weights(self._handles)
+        self._restore_weights()
         if self._session is not None and self._session.is_open:
             raise GenerationError(
                 "a session was opened while another is unfinished; close it, or exhaust `generate`, first"

@@ -47,6 +47,7 @@ class PromptStream:
         self.num_skipped = {domain.name: 0 for domain in mixture.domains}
         self.longest_skipped = 0  # tokens
         self.accepted_changes: list[str] = []  # changes of data and code since the checkpoint, which settings accept
+        self._compared: tuple[Any, Any] | None = None  # questions and code of the state that was compared last
         # Workers import the code now, so a later change of its source is none of this run.
         self.reward_code = source_hashes([str(Path.cwd())])
         self.levels: dict[str, TaskLevel] = {}  # levels of trained tasks, by domain and task
@@ -148,16 +149,22 @@ class PromptStream:
             raise CheckpointError(
                 f"the checkpoint's prompt stream is of split {state['split']!r}, this one of {self.split!r}"
             )
-        self.accepted_changes += self.changes_since(state)
+        self.accept_changes(state)
         self.position = int(state["position"])
         self.num_skipped = {name: int(count) for name, count in state["skipped"].items()}
         for task, level in self.levels.items():
             own_state = state["levels"][task]
             level.load_state_dict(own_state)
 
-    def changes_since(self, state: Mapping[str, Any]) -> list[str]:
-        """Return how this prompt stream's questions and code differ from a state's, or raise CheckpointError."""
-        return changes_since(state, self.mixture, self.reward_code, self.config)
+    def accept_changes(self, state: Mapping[str, Any]) -> None:
+        """Note how this prompt stream's questions and code differ from a state's, or raise CheckpointError.
+
+        A start compares them before processes start, and loads the state after, which says nothing anew.
+        """
+        known = state["sources"], state.get("reward_code")
+        if known != self._compared:
+            self.accepted_changes += changes_since(state, self.mixture, self.reward_code, self.config)
+            self._compared = known
 
     def _next(self, domain: Domain, rank: int) -> Prompt | None:
         """Return prompt `rank` of a domain of the data mixture. None: a held-out domain has no more questions.
@@ -204,18 +211,19 @@ class PromptStream:
 
 
 def changes_since(
-    state: Mapping[str, Any], mixture: Mixture, reward_code: Mapping[str, str], config: DataConfig
+    state: Mapping[str, Any], mixture: Mixture | None, reward_code: Mapping[str, str], config: DataConfig
 ) -> list[str]:
     """Return how questions and hashes of code differ from those of a prompt stream's state.
 
-    Raises CheckpointError if the settings accept no change.
+    Without a mixture the code alone is compared. Raises CheckpointError if the settings accept no change.
     """
-    fingerprints, code = state["sources"], state.get("reward_code", {})
+    domains = mixture.domains if mixture else ()
+    fingerprints, code = state["sources"] if mixture else {}, state.get("reward_code", {})
     changed = [name for name, digest in code.items() if reward_code.get(name, digest) != digest]
     changes = ["the function reward=" if name == GIVEN_REWARD else f"the source of {name}" for name in changed]
-    for name in fingerprints.keys() - {domain.name for domain in mixture.domains}:
+    for name in fingerprints.keys() - {domain.name for domain in domains}:
         changes.append(f"{name} is missing")
-    for domain in mixture.domains:
+    for domain in domains:
         # The only domain of a run without a mixture has no name.
         name = domain.name or "data.path"
         if domain.name not in fingerprints:

@@ -44,13 +44,13 @@ def finished_line(run_folder: Path, max_steps: int, setting: str = "") -> str | 
     return f"{run_folder} is complete: {asked}{learnt}.{more} Look: {look}"
 
 
-def check_same_prompts(run_folder: Path, judge: Callable[[Mapping[str, Any]], object]) -> None:
-    """Call `judge` with the state of the prompt stream in the newest checkpoint, if there is one to be read.
+def check_same_prompts(run_folder: Path, compare: Callable[[Mapping[str, Any]], object]) -> None:
+    """Call `compare` with the state of the prompt stream in the newest checkpoint, if there is one to be read.
 
     A damaged one is left to the resume, which reads the checkpoint before it.
     """
     with contextlib.suppress(OSError, *MALFORMED):
-        judge(saved_state(run_folder / "checkpoints")["sampling"]["prompts"])
+        compare(saved_state(run_folder / "checkpoints")["sampling"]["prompts"])
 
 
 def _learnt(checkpoints: Path) -> str:

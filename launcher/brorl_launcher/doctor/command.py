@@ -98,9 +98,10 @@ def examine_node(
     checks.append(model)
     checks += model_files.check_teachers(config, shape, this.size)
     checks += data_files.check_own_code(config)
-    checks += data_files.check_data(config)
+    has_questions = not data_files.is_fine_tuning(line)
+    checks += data_files.check_data(config) if has_questions else ()
     checks += data_files.check_inputs(line)
-    checks += data_files.check_constants(config)
+    checks += data_files.check_constants(config) if has_questions else ()
     checks += sandbox.check_sandbox(config)
     return NodeReport(this.node, checks, versions.version_facts())
 

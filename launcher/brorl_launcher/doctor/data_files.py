@@ -16,11 +16,13 @@ from omegaconf import OmegaConf
 from brorl_launcher.doctor.probe import answer_probe, run_probe
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check
 from nemo_brorl.config.data import SourceConfig
-from nemo_brorl.config.load import CommandLine, load_config
+from nemo_brorl.config.load import CommandLine, hydra_arguments, load_config
 from nemo_brorl.config.named_code import check_names, named_code
 from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.unread import SFT
 from nemo_brorl.core.errors import BroRLError, ConfigError, DataError
+from nemo_brorl.core.model_folder import local_model
 from nemo_brorl.prompts.file_source import formats_of
 from nemo_brorl.prompts.file_tables import first_rows
 from nemo_brorl.prompts.questions import BadRow
@@ -34,6 +36,7 @@ MAX_NAMED = 4
 FIRST_ROWS = 20
 CONSTANTS = "constant answers"
 INPUTS = "inputs"
+FILES_CONFIG = "sft"  # the recipe for conversations in files
 OWN_CODE = "named code"
 CONSTANTS_ADVICE = "leave the task out, or choose another verifier: a policy learns to say just that"
 
@@ -177,19 +180,34 @@ def check_inputs(line: CommandLine) -> Iterator[Check]:
     if found.data["fault"]:
         yield Check(INPUTS, FAIL, found.data["fault"])
     elif not found.data["warnings"]:
-        yield Check(INPUTS, OK, "settings are read; questions are as many and as good as asked")
+        yield Check(INPUTS, OK, found.data["found"])
 
 
 def look_at_inputs(wanted: dict[str, Any]) -> dict[str, Any]:
     """Return what is wrong with the inputs of a command line: `warnings`, and the `fault` that refuses the run."""
     from nemo_brorl.commands.check_inputs import check_inputs as warnings_of
+    from nemo_brorl.commands.sft import read_lessons
 
     name, overrides, path = wanted["given"]
     line = CommandLine(name, tuple(overrides), Path(path) if path else None)
+    found = "settings are read; questions are as many and as good as asked"
     try:
-        return {"warnings": warnings_of(load_config(*line), line, reads_files=True), "fault": ""}
+        config = load_config(*line)
+        if not is_fine_tuning(line):
+            return {"found": found, "warnings": warnings_of(config, line, reads_files=True), "fault": ""}
+        warnings = warnings_of(config, line, SFT)
+        if folder := local_model(config.policy.model):
+            found = f"settings are read; {len(read_lessons(config, folder).held_out):,} examples measure the loss"
+        return {"found": found, "warnings": warnings, "fault": ""}
     except (BroRLError, OSError) as error:
         return {"warnings": [], "fault": str(error)}
+
+
+def is_fine_tuning(line: CommandLine) -> bool:
+    """Return whether a command line has the settings of `brorl sft`, whose rows are conversations and no questions."""
+    folder, name, _ = hydra_arguments(*line)
+    written: Any = OmegaConf.load(folder / f"{name}.yaml")
+    return FILES_CONFIG in (name, *(written.get("defaults") or ()))
 
 
 def check_constants(config: BroRLConfig) -> Iterator[Check]:

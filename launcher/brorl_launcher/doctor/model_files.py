@@ -9,13 +9,14 @@ from typing import NamedTuple
 
 from brorl_launcher.doctor.probe import call_within
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check
-from nemo_brorl.commands.teachers import TEACHER, has_checkpoint
+from nemo_brorl.commands.teachers import TEACHER, check_same_tokens, has_checkpoint
 from nemo_brorl.config.model_rules import check_same_shape, misfits
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import BroRLError
 from nemo_brorl.core.machine import GIB
 from nemo_brorl.core.model_folder import cached_model, hub_name, local_model
 from nemo_brorl.core.model_shape import ModelShape, read_model_shape
+from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.core.weight_files import folder_faults, joined
 
 MODEL_DEADLINE_S = 60.0
@@ -69,12 +70,15 @@ def _judge(config: BroRLConfig, num_nodes: int, model: NamedModel, policy: Model
         shape = read_model_shape(folder)
         if policy is not None:
             check_same_shape(policy, folder)
+        faults = [*misfits(config, shape), *folder_faults(folder, shape)]
+        student = local_model(config.policy.model) or cached_model(config.policy.model)
+        if policy is not None and student is not None and not faults:
+            check_same_tokens(load_tokenizer(student, template=config.data.template), folder, config)
     except BroRLError as error:
         if name == config.sft.new.output and not Path(name).exists():
             advice = "`make train` makes it first, or brorl base"
             return Check(row, WARN, f"{name} has not been made yet", advice), None
         return Check(row, FAIL, str(error)), None
-    faults = [*misfits(config, shape), *folder_faults(folder, shape)]
     if faults:
         return Check(row, FAIL, f"{folder}: {joined(faults)}", "download or export it again"), shape
     sizes = [path.stat().st_size for path in folder.glob("*.safetensors")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import struct
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from nemo_brorl.config.sft import NewModelConfig, SftConfig
 from nemo_brorl.core.model_shape import hf_shapes, read_model_shape
 from nemo_brorl.rollouts.carried_groups import CarriedGroups
 from nemo_brorl.training.checkpoint import Checkpoints, RunState
+from tests.support.source_tree import ROOT
 
+SUMS = ROOT / "models" / "sums"
 QWEN = {
     "model_type": "qwen2",
     "num_hidden_layers": 1,
@@ -27,7 +30,7 @@ QWEN = {
     "head_dim": 32,
     "num_key_value_heads": 1,
     "intermediate_size": 16,
-    "vocab_size": 32,
+    "vocab_size": 384,
     "max_position_embeddings": 4096,
     "rms_norm_eps": 1e-6,
     "tie_word_embeddings": True,
@@ -38,7 +41,8 @@ def write_model(folder: Path, names: list[str] | None = None, cut: int = 0) -> P
     """A folder in Hugging Face's format with the named tensors, its file `cut` bytes too short."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(QWEN))
-    (folder / "tokenizer.json").write_text("{}")
+    for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(SUMS / file, folder)
     shapes = hf_shapes(read_model_shape(folder))
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
@@ -152,10 +156,29 @@ def test_a_teacher_without_a_folder_is_named_with_its_setting(tmp_path: Path) ->
 
 def test_a_teacher_of_another_shape_than_the_policy_is_refused(tmp_path: Path) -> None:
     policy, teacher = write_model(tmp_path / "policy"), write_model(tmp_path / "teacher")
-    (policy / "config.json").write_text(json.dumps({**QWEN, "vocab_size": 64}))
+    (policy / "config.json").write_text(json.dumps({**QWEN, "vocab_size": 512}))
     [check] = teacher_checks(taught(tmp_path, policy, teacher=str(teacher)))
     assert check.status == FAIL
-    assert "has another vocab_size (32, not 64) than policy.model. Set algorithm.kl.teacher" in check.found
+    assert "has another vocab_size (384, not 512) than policy.model. Set algorithm.kl.teacher" in check.found
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "words"),
+    [
+        ("chat_template.jinja", "assistant", "bot", "another chat template"),
+        ("tokenizer.json", '"content": "<|im_start|>"', '"content": "<|begins|>"', "another id of the token"),
+        ("tokenizer_config.json", "<|im_end|>", "<|endoftext|>", "another set of end tokens"),
+    ],
+)
+def test_a_teacher_of_other_tokens_than_the_policy_is_refused(
+    file: str, old: str, new: str, words: str, tmp_path: Path
+) -> None:
+    policy, teacher = write_model(tmp_path / "policy"), write_model(tmp_path / "teacher")
+    written = (teacher / file).read_text()
+    assert old in written
+    (teacher / file).write_text(written.replace(old, new))
+    [check] = teacher_checks(taught(tmp_path, policy, teacher=str(teacher)))
+    assert (check.status, words in check.found) == (FAIL, True), check.found
 
 
 def test_a_teacher_that_a_node_of_a_job_lacks_is_refused_with_the_settings_that_mend_it(

@@ -13,7 +13,7 @@ from brorl_launcher.doctor.report import FAIL
 from brorl_launcher.planner import command as plan
 
 from nemo_brorl.commands import evaluate, sft, train, try_out, wiring
-from nemo_brorl.commands.run import resolve_model, with_template_date
+from nemo_brorl.commands.run import resolve_model, sized, with_template_date
 from nemo_brorl.config.load import load_config, to_yaml
 from nemo_brorl.config.same_run import with_sizes_of_run
 from nemo_brorl.config.schema import BroRLConfig
@@ -99,6 +99,14 @@ def test_a_run_that_recorded_no_date_goes_on_without(model: Path, tmp_path: Path
     (model / "chat_template.jinja").write_text(DATED)
     (tmp_path / "config.yaml").write_text(to_yaml(settings(tmp_path, model)))
     assert date_of(settings(tmp_path, model), model) is None
+
+
+def test_what_only_looks_at_a_model_takes_no_sizes_of_the_run_in_its_folder(model: Path, tmp_path: Path) -> None:
+    begun = sized(settings(tmp_path, model, "generation.max_num_seqs=7", "generation.num_engines=1"), Console())[0]
+    (tmp_path / "config.yaml").write_text(to_yaml(begun))
+    other = settings(tmp_path, model)
+    assert sized(other, Console())[0].generation.max_num_seqs == 7
+    assert sized(other, Console(), with_policy=False)[0].generation.max_num_seqs != 7
 
 
 @pytest.mark.parametrize(

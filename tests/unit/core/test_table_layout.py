@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -81,4 +82,5 @@ def test_a_log_record_is_broken_on_a_terminal_and_whole_in_the_log_file(
         stop_log()
     assert max(map(len, screen.getvalue().splitlines())) <= 40
     assert screen.getvalue().count("\n") == 2
-    assert "driver I engine 0 has the lean scheduler" in (tmp_path / "log.txt").read_text()
+    logged = (tmp_path / "log.txt").read_text()
+    assert re.search(r"^\S+ \d\d:\d\d:\d\d driver I engine 0 has the lean scheduler$", logged, re.M), "one time a line"

@@ -17,6 +17,8 @@ from nemo_brorl.config.data import DataConfig, DomainConfig
 from nemo_brorl.core.errors import CheckpointError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.prompts.asking import render_question
+from nemo_brorl.prompts.file_source import FileSource
+from nemo_brorl.prompts.fingerprints import fingerprint_of_texts
 from nemo_brorl.prompts.levels import TaskLevel
 from nemo_brorl.prompts.mixture import Domain, Mixture
 from nemo_brorl.prompts.questions import Question
@@ -281,6 +283,27 @@ def test_changed_code_of_a_reward_function_is_refused_or_accepted(
     stream.config.changed_rows = "accept"
     stream.load_state_dict(old)
     assert stream.accepted_changes == ["the source of rew_of_a_run:score"]
+
+
+def test_a_state_is_compared_once_before_processes_start_and_when_it_is_loaded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = mixed_stream(tmp_path).state_dict()
+    write_jsonl(tmp_path / "1_4.jsonl", plain_rows(5, "d1 q"))
+    stream = mixed_stream(tmp_path)
+    stream.config.changed_rows = "accept"
+    stream.accept_changes(old)
+    stream.load_state_dict(old)
+    assert stream.accepted_changes == ["d1: 5 questions, 4 before"]
+    # A state of version 0.2.0 has hashes of texts alone.
+    sources = {}
+    for domain in stream.mixture.domains:
+        assert isinstance(domain.source, FileSource)
+        sources[domain.name] = fingerprint_of_texts(domain.source.file.hashes, domain.source.rows)
+    stream = mixed_stream(tmp_path)
+    for _ in range(2):
+        stream.accept_changes({**old, "sources": sources})
+    assert caplog.text.count("cannot tell whether answers have changed") == len(sources)
 
 
 def test_a_checkpoint_that_knows_no_code_resumes() -> None:

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
+from graders.tests.support.names import allow_also
 from nemo_brorl.commands import train as command
+from nemo_brorl.config.data import DataConfig
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.errors import CheckpointError
+from nemo_brorl.prompts.sources import Sources
+from nemo_brorl.prompts.stream import PromptStream
+from nemo_brorl.rollouts.carried_groups import CarriedGroups
+from nemo_brorl.training.checkpoint import Checkpoints, RunState
 from nemo_brorl.training.finished_run import finished_line, saved_step
 from nemo_brorl.training.run_folder import claim_run_folder
 from tests.support.loop import make_trainer, small_config
+from tests.unit.prompts.files import write_jsonl
+from tests.unit.prompts.test_stream import word_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +64,45 @@ def test_a_last_checkpoint_without_its_marker_does_not_count(finished: Path, tmp
 def test_brorl_train_ends_before_it_looks_at_model_or_machine(
     finished: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = BroRLConfig()
-    config.policy.model = "no such model"
-    config.trainer.max_steps = 6
-    config.exp_manager.explicit_log_dir = str(finished)
-    claim_run_folder(config)
+    config = begun(BroRLConfig(), finished)
     monkeypatch.setattr(command, "sized", None)  # would fail when called
+    monkeypatch.setitem(sys.modules, "nemo_brorl.prompts.sources", None)  # takes seconds for generated tasks
     assert command.train(config, None) == 0  # type: ignore[arg-type]  # the command line is not read
     assert "is complete: 6 of 6 steps" in capsys.readouterr().out
+
+
+def begun(config: BroRLConfig, run: Path) -> BroRLConfig:
+    config.policy.model = "no such model"
+    config.trainer.max_steps = 6
+    config.exp_manager.explicit_log_dir = str(run)
+    claim_run_folder(config)
+    return config
+
+
+def test_brorl_train_refuses_other_rows_and_other_code_than_those_of_a_finished_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "pays_at_the_end.py").write_text("def score(payload, response): return 1.0\n")
+    allow_also(verifiers=["pays_at_the_end:score"])
+    rows = [{"prompt": f"{n} + 1", "answer": str(n + 1)} for n in range(20)]
+    data = DataConfig(source="jsonl", path=str(write_jsonl(tmp_path / "rows.jsonl", rows)))
+    config = begun(BroRLConfig(data=data), run)
+    prompts = PromptStream(Sources(data).split("train", config.trainer.seed), word_tokenizer(), data)
+    checkpoints = Checkpoints(run / "checkpoints", keep=1)
+    held = RunState(6, {"sampling": {"prompts": prompts.state_dict()}}, CarriedGroups())
+    (checkpoints.begin(held) / "weights").touch()
+    checkpoints.commit(6)
+    assert (command.finished_run(config) or "").startswith(f"{run} is complete")
+    (tmp_path / "pays_at_the_end.py").write_text("def score(payload, response): return 0.0\n")
+    with pytest.raises(CheckpointError, match=r"the source of pays_at_the_end:score.*data\.changed_rows=accept"):
+        command.finished_run(config)
+    write_jsonl(tmp_path / "rows.jsonl", [*rows[:-1], {"prompt": "19 + 1", "answer": "21"}])
+    with pytest.raises(CheckpointError, match=r"data\.path: "):
+        command.finished_run(config)
+    config.data.changed_rows = "accept"
+    assert (command.finished_run(config) or "").startswith(f"{run} is complete")
 
 
 def test_a_state_that_cannot_be_read_costs_the_score_alone(finished: Path, tmp_path: Path) -> None:
