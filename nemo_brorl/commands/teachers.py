@@ -12,6 +12,7 @@ from nemo_brorl.config.model_rules import check_same_shape
 from nemo_brorl.config.rank_settings import RankSettings
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError, ModelError
+from nemo_brorl.core.model_folder import local_model
 from nemo_brorl.core.model_shape import read_model_shape
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.core.weight_files import check_model_files
@@ -41,19 +42,40 @@ def check_teachers(config: BroRLConfig, folder: Path, tokenizer: ChatTokenizer, 
     They must have its shape, tokens, chat template and end tokens, and tasks of the run, some of whose prompts are
     given. Raises ModelError and ConfigError.
     """
+    _check_tasks(config, {prompt.task for prompt in prompts})
+    for teacher in filter(None, rank_settings(config, has_checkpoint(config)).references):
+        check_model_files(teacher, TEACHER)
+        check_same_shape(read_model_shape(folder), teacher)
+        check_same_tokens(tokenizer, teacher, config)
+
+
+def check_local_teachers(config: BroRLConfig) -> None:
+    """Check what settings and folders of this machine say of a run's teachers: tasks of generated questions, shapes.
+
+    Raises ModelError and ConfigError.
+    """
+    if not config.algorithm.kl.has_teacher or has_checkpoint(config):
+        return
+    if all(source.source == "reasoning_gym" for _, source in config.data.sources()):
+        _check_tasks(config, set())
+    policy = local_model(config.policy.model)
+    kl = config.algorithm.kl
+    named = {f"{TEACHER}s.{task}": name for task, name in kl.teachers.items()} or {TEACHER: str(kl.teacher)}
+    for setting, name in named.items():
+        teacher = local_model(name, setting)
+        if policy is not None and teacher is not None:
+            check_same_shape(read_model_shape(policy), teacher)
+
+
+def _check_tasks(config: BroRLConfig, known: set[str]) -> None:
     teachers = config.algorithm.kl.teachers
     sources = [source for _, source in config.data.sources()]
-    known = {prompt.task for prompt in prompts}
     for source in sources:
         known |= {task.name for task in expanded(source.tasks)}
     unknown = sorted(teachers.keys() - known)
     # Rows of files further on may have other tasks.
     if unknown and (known.isdisjoint(teachers) or all(source.source not in FILE_WORDS for source in sources)):
         raise ConfigError(f"{TEACHER}s: no question has the task {unknown[0]}. Set some of {', '.join(sorted(known))}")
-    for teacher in filter(None, rank_settings(config, has_checkpoint(config)).references):
-        check_model_files(teacher, TEACHER)
-        check_same_shape(read_model_shape(folder), teacher)
-        check_same_tokens(tokenizer, teacher, config)
 
 
 def check_same_tokens(ours: ChatTokenizer, teacher: Path, config: BroRLConfig) -> None:

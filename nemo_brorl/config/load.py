@@ -10,7 +10,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import json
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -367,6 +369,8 @@ def wrong_syntax(text: str, error: Exception) -> str:
     bare = key.strip().lstrip("-")
     if bare != key and is_key(bare):
         return f"{text}: settings have no dashes and no blanks around =: set {bare}={value.strip()}"
+    if as_read := _as_structure(key, value):
+        return f"{text}: Hydra's override syntax takes keys without quotes: set {as_read}"
     if without_indices(key) in settings():
         return f"{text}: Hydra's override syntax needs quotes here: set {_as_list_or_text(key, value)}"
     detail = str(error).splitlines()[:2][-1]  # the first repeats the override
@@ -375,18 +379,50 @@ def wrong_syntax(text: str, error: Exception) -> str:
     )
 
 
+def _as_structure(key: str, value: str) -> str | None:
+    """Return a mapping or list that is written as JSON or YAML as a shell and Hydra take it. None: it is neither."""
+    setting = settings().get(without_indices(key))
+    if not value.startswith(("[", "{")) or (setting and not setting.annotation.startswith(("list", "dict"))):
+        return None
+    try:
+        structure = yaml.safe_load(value)
+        override = f"{key}={_in_hydra(structure)}"
+        is_read = OverridesParser.create().parse_override(override).value() == structure
+    except (yaml.YAMLError, HydraException):
+        return None
+    return shlex.quote(override) if is_read else None
+
+
+def _in_hydra(value: Any) -> str:
+    if isinstance(value, dict):
+        keys = [re.sub(r"([\\()\[\]{}:=,])", r"\\\1", str(key)) for key in value]
+        return (
+            "{" + ", ".join(f"{key}: {_in_hydra(item)}" for key, item in zip(keys, value.values(), strict=True)) + "}"
+        )
+    if isinstance(value, list):
+        return f"[{', '.join(map(_in_hydra, value))}]"
+    if isinstance(value, str):
+        # A text that reads as a number, a truth value or null keeps its quotes.
+        return value if re.fullmatch(WORD, value) and yaml.safe_load(value) == value else quoted(value)
+    return json.dumps(value)
+
+
+def _escaped(key: str) -> str:
+    return re.sub(r"([\\()\[\]{}:=,])", r"\\\1", key)
+
+
 def _as_list_or_text(key: str, value: str) -> str:
     """Return a setting as a shell and Hydra take it, where its value has characters of Hydra's own."""
     setting = settings().get(without_indices(key))
     kind = re.split(r"[\[ ]", setting.annotation)[0] if setting else "list"
     if kind == "list":
-        items = value.strip("[]").split(",") if setting else ["a", "b"]
+        items = [item.strip() for item in value.strip("[]").split(",") if item.strip()] if setting else ["a", "b"]
         value = f"[{','.join(item if re.fullmatch(WORD, item) else quoted(item) for item in items)}]"
     elif kind == "str":
         value = quoted(value)
     else:
         return f"one value of {key}, {TYPE_WORDS.get(kind, kind)}"
-    return f"'{key}={value}'"
+    return shlex.quote(f"{key}={value}")
 
 
 def missing_default(error: Exception, folder: Path) -> str:

@@ -14,6 +14,7 @@ from brorl_launcher.planner.proposals import fewest_nodes, propose_layouts, reme
 from brorl_launcher.planner.tables import print_plan, print_proposals
 from brorl_launcher.planner.workload import Lengths
 from nemo_brorl.commands.check_inputs import check_inputs
+from nemo_brorl.commands.teachers import check_local_teachers
 from nemo_brorl.config.load import DEFAULT_CONFIG, CommandLine, load_config
 from nemo_brorl.config.named_code import check_names
 from nemo_brorl.config.schema import BroRLConfig
@@ -130,6 +131,7 @@ def main(argv: Sequence[str]) -> int:
     check_names(config)
     line = CommandLine(options.config_name, tuple(options.overrides), options.config_path)
     check_inputs(config, line, reads_files=True)
+    check_local_teachers(config)
     if config.trainer.num_gpus == 0:
         return plan_on_cpu(config, options)
     return plan_on_gpus(config, options)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from nemo_brorl.config import load
 from nemo_brorl.config.former_settings import INSTEAD
@@ -245,3 +247,32 @@ def test_a_word_that_a_setting_does_not_have_is_refused() -> None:
         ConfigError, match="generation.sleep=True is not known: set one of off, cache, offload, discard"
     ):
         load_config("brorl_cpu", ["generation.sleep=true"])
+
+
+STRUCTURES = {
+    'data.tasks=[{"name": "chain_sum", "config": {"min_terms": 6}}]': [
+        {"name": "chain_sum", "config": {"min_terms": 6}}
+    ],
+    'rewards.timeouts={"my_reward:score": 3}': {"my_reward:score": 3},
+    'data.template_arguments={"a": "5", "b": "it\'s, (x)", "c": null, "d": [true]}': {
+        "a": "5",
+        "b": "it's, (x)",
+        "c": None,
+        "d": [True],
+    },
+}
+
+
+@pytest.mark.parametrize("written", STRUCTURES)
+def test_json_on_the_command_line_is_answered_with_what_hydra_reads_as_the_same(written: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_config("sums_cpu", [written])
+    (proposal,) = shlex.split(str(error.value).rpartition(": set ")[2])
+    assert OverridesParser.create().parse_override(proposal).value() == STRUCTURES[written]
+
+
+def test_a_proposal_survives_the_shell() -> None:
+    with pytest.raises(ConfigError) as error:
+        load_config("sums_cpu", ["data.system_prompt=Don't (guess)"])
+    (proposal,) = shlex.split(str(error.value).rpartition(": set ")[2])
+    assert load_config("sums_cpu", [proposal]).data.system_prompt == "Don't (guess)"
