@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen2ForCausalLM
 
-from lab.studies.after_plateau_tables import EQUAL_SAMPLES, EQUAL_TIME, GROW, Line, decision, tables
+from lab.studies.after_plateau_tables import BEFORE, EQUAL_SAMPLES, EQUAL_TIME, GROW, Line, decision, tables
 from lab.studies.cipher_plain import BETAS, CLIP_GRAD, HELD_OUT, MAX_TOKENS, MODEL, sampled_mask
 from lab.studies.exact_groups import (
     ROWS_AT_ONCE,
@@ -59,7 +59,6 @@ CLIP = (0.2, 0.27)  # of the ratio, as the public recipe of ProRLv2
 RATE = 1e-4  # of the run before the plateau
 EVERY = 50_000  # rollouts between measurements
 DETECTOR = PlateauConfig(window=12, patience=3, min_gain=0.0025)
-BEFORE = 2_000_000  # rollouts until the plateau at most
 OUTPUT = Path("lab/studies/after_plateau_results")
 
 
@@ -161,7 +160,7 @@ class Batch:
     accepted: Tensor  # [R] accepted rollouts
     good: Tensor  # [R] advantage of an accepted rollout
     bad: Tensor  # [R] advantage of one that was not
-    share: float  # factor of the loss: groups that can teach over those asked for
+    share: float  # factor of the loss: kept groups over `Arm.prompts`
 
 
 def advantages_of(
@@ -313,7 +312,7 @@ class Learner:
         self.counts.updates += 1
 
     def state(self) -> dict[str, Any]:
-        """Return everything that a run needs to go on."""
+        """Return everything that a run needs to resume."""
         return {
             "model": copy.deepcopy(self.model.state_dict()),
             "optimizer": copy.deepcopy(self.optimizer.state_dict()),
@@ -329,7 +328,7 @@ class Learner:
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
+        """Resume from a state."""
         self.load_policy(state)
         self.order = list(state["order"])
         self.counts = Counts(**state["counts"])
@@ -354,13 +353,13 @@ class Course:
         self.task = task
         self.options = options
         self.seed = seed
-        self.checkpoint = options.base.parent / f"after_plateau_{options.variant}_{seed}.pt"
+        self.checkpoint = options.base.parent / f"after_plateau_{options.variant}_{seed}_{options.before}.pt"
         self.progress = Progress()
         if self.checkpoint.exists():
             self.progress = Progress(**torch.load(self.checkpoint, weights_only=False))
 
     def save(self) -> None:
-        """Write the progress, so that the run can go on from here."""
+        """Write the progress, so that the run can resume from here."""
         aside = self.checkpoint.with_suffix(".new")
         torch.save(vars(self.progress), aside)
         aside.replace(self.checkpoint)
@@ -371,7 +370,7 @@ class Course:
 
     def has_ended(self, name: str, arm: Arm) -> bool:
         """Run a part from its checkpoint, if there is one, to its end. False: the time is over before."""
-        key = f"{name} at {arm.rate:g}"
+        key = f"{name} at {arm.rate:g}, {arm.rollouts}"
         if key in self.progress.ended:
             return True
         is_before = name == "before"
@@ -418,7 +417,7 @@ class Course:
         return chances_of(answer_log_probs(learner.model, self.task, torch.arange(self.task.held_out)))
 
     def measured(self, learner: Learner, name: str, arm: Arm) -> Line:
-        """Return a line of what a run has come to. Numbers but `decided_by` are of the questions to report."""
+        """Return a line of a run's counts and success rates, but for `decided_by` of the reported questions."""
         chances = self.shown(learner)
         shown = chances[self.task.shown]
         accepted = shown * self.task.ceilings[self.task.shown]
@@ -472,7 +471,7 @@ def write_lines(path: Path, lines: Sequence[Line]) -> None:
 
 
 def run_seed(task: CeilingTask, options: argparse.Namespace, seed: int) -> bool:
-    """Run all arms of a seed, write its lines when all have ended, and commit them if that is asked for."""
+    """Run all arms of a seed, write its lines when all have ended, and commit them under `--commit`."""
     rates = json.loads((options.output / f"{options.variant}_rates.json").read_text(encoding="utf-8"))
     course = Course(task, options, seed)
     arms = [(name, replace(arm, rate=rates[name])) for name, arm in chosen_arms(options)]

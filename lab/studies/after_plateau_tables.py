@@ -20,6 +20,7 @@ EQUAL_TIME = 735_000  # rollouts of N = 512 in the time of 500,000 of N = 16: th
 CONFIDENCE = 0.9706  # two looks with 5 % in all, by Pocock
 LOOKS = (10, 16)  # seeds
 LEAST = 0.03  # difference that pays
+BEFORE = 2_000_000  # rollouts until the plateau at most
 LARGE, SMALL, CONTROL = "512 x 32", "16 x 128", "16 x many"
 TOO_SMALL = "No design of this size can see the paper's +0.8 points: that takes more than 80 seeds."
 
@@ -55,9 +56,14 @@ def tested_difference(
 
 
 HYPOTHESES = {
-    "H1, equal samples": ((LARGE, EQUAL_SAMPLES), (CONTROL, EQUAL_SAMPLES)),
-    "H2, equal time": ((LARGE, EQUAL_TIME), (SMALL, EQUAL_SAMPLES)),
+    "H1, 512 x 32 - 16 x many, equal samples": ((LARGE, EQUAL_SAMPLES), (CONTROL, EQUAL_SAMPLES)),
+    "H2, 512 x 32 - 16 x 128, equal time": ((LARGE, EQUAL_TIME), (SMALL, EQUAL_SAMPLES)),
 }
+
+
+def without_plateau(runs: Runs) -> set[int]:
+    """Return the seeds whose run before the arms came to its bound."""
+    return {seed for (arm, seed), lines in runs.items() if arm == "before" and lines[-1]["sampled"] >= BEFORE}
 
 
 def in_points(test: PairedTest) -> str:
@@ -109,12 +115,15 @@ def decision(folder: Path, variant: str) -> list[str]:
     lower, higher = sorted(test.p_value for test, _ in tests.values())
     holm = {lower: min(1.0, 2 * lower), higher: min(1.0, max(2 * lower, higher))}
     rows = []
+    flat = {key: lines for key, lines in runs.items() if key[1] not in without_plateau(runs)}
+    if flat != runs:
+        for claim, arms in HYPOTHESES.items():
+            tests[f"{claim}, seeds with a plateau"] = tested_difference(flat, *arms, "pass_at_1")
     for claim, (test, num_seeds) in tests.items():
-        arms = " - ".join(arm for arm, _ in HYPOTHESES[claim])
-        p_value = f"{holm[test.p_value]:.3f}" if variant == "A" else "exploratory"
-        rows.append([claim, arms, str(num_seeds), in_points(test), p_value])
-    header = ["claim", "arms", "seeds", f"difference, points ({CONFIDENCE:.2%})", "Holm's p"]
-    first, num_seeds = tests["H1, equal samples"]
+        p_value = f"{holm[test.p_value]:.3f}" if variant == "A" and claim in HYPOTHESES else "exploratory"
+        rows.append([claim, str(num_seeds), in_points(test), p_value])
+    header = ["claim", "seeds", f"difference, points ({CONFIDENCE:.2%})", "Holm's p"]
+    first, num_seeds = tests[next(iter(HYPOTHESES))]
     verdict = verdict_on(first, num_seeds) if variant == "A" else "Variant B decides nothing."
     return [*format_table(header, rows), "", verdict, TOO_SMALL]
 

@@ -133,7 +133,7 @@ def test_the_loss_of_different_rows_is_that_of_all_rollouts() -> None:
 
 
 def course_of(task: CeilingTask, folder: Path, ends_at: float) -> Course:
-    options = argparse.Namespace(base=folder / "base", variant="A", every=600, ends_at=ends_at)
+    options = argparse.Namespace(base=folder / "base", variant="A", before=700, every=600, ends_at=ends_at)
     return Course(task, options, 1)
 
 
@@ -207,3 +207,14 @@ def test_verdicts_are_given_at_both_looks_alone(tmp_path: Path, differences: lis
 def test_numbers_are_read_between_measurements_that_have_them() -> None:
     lines = [{"sampled": 0}, {"sampled": 100, "x": 1.0}, {"sampled": 200, "x": 3.0}]
     assert value_at(lines, "x", 150) == 2.0
+
+
+def test_a_seed_without_a_plateau_counts_and_is_also_left_out(tmp_path: Path) -> None:
+    write_seeds(tmp_path, [0.5, -0.01, 0.01])
+    path = tmp_path / "A_seed_1.jsonl"
+    line = {"arm": "before", "seed": 1, "rate": 1, "sampled": 2_000_000, "pass_at_1": 0.5}
+    path.write_text(path.read_text() + json.dumps(line) + "\n")
+    found = "\n".join(decision(tmp_path, "A"))
+    assert "+16.7" in found
+    assert "seeds with a plateau" in found
+    assert "+0.0" in found
