@@ -26,7 +26,7 @@ Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]
 
 ROWS_AT_ONCE = 1024  # rows scored at once
-DRAWN_AT_ONCE = 8192  # rollouts drawn at once
+DRAWN_AT_ONCE = 2048  # rollouts drawn at once
 
 
 class Task:
