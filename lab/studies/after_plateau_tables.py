@@ -43,16 +43,14 @@ def value_at(lines: list[Line], name: str, sampled: float) -> float:
     return float(np.interp(sampled, [line["sampled"] for line in with_it], [line[name] for line in with_it]))
 
 
-def tested_difference(
-    runs: Runs, arm: tuple[str, float], other: tuple[str, float], name: str
-) -> tuple[PairedTest, int]:
-    """Return the test of one arm minus another, each at its rollouts, and the number of seeds. Seed 0 is left out."""
+def differences(runs: Runs, arm: tuple[str, float], other: tuple[str, float], name: str) -> list[float]:
+    """Return one arm minus another by seed, each at its rollouts. Seed 0 is left out."""
     seeds = sorted(seed for of_arm, seed in runs if of_arm == arm[0] and seed > 0 and (other[0], seed) in runs)
-    differences = []
+    found = []
     for seed in seeds:
         ends = [value_at(runs[of_arm, seed], name, sampled) for of_arm, sampled in (arm, other)]
-        differences.append(ends[0] - ends[1])
-    return paired_test([np.array(differences)], CONFIDENCE, 100, 0), len(seeds)
+        found.append(ends[0] - ends[1])
+    return found
 
 
 HYPOTHESES = {
@@ -109,22 +107,28 @@ def _mean(of_seeds: list[list[Line]], name: str, limit: float, template: str) ->
 
 
 def decision(folder: Path, variant: str) -> list[str]:
-    """Return the tests of H1 and H2 with Holm's p, and in variant A what H1 decides. Two seeds are needed at least."""
+    """Return the tests of H1 and H2 with Holm's p, and in variant A what H1 decides."""
     runs = read_runs(folder, variant)
-    tests = {claim: tested_difference(runs, *arms, "pass_at_1") for claim, arms in HYPOTHESES.items()}
-    lower, higher = sorted(test.p_value for test, _ in tests.values())
+    flat = {key: lines for key, lines in runs.items() if key[1] not in without_plateau(runs)}
+    found = {claim: differences(runs, *arms, "pass_at_1") for claim, arms in HYPOTHESES.items()}
+    if flat != runs:
+        found |= {
+            f"{claim}, with a plateau": differences(flat, *arms, "pass_at_1") for claim, arms in HYPOTHESES.items()
+        }
+    tests = {
+        claim: paired_test([np.array(values)], CONFIDENCE, 100, 0) for claim, values in found.items() if len(values) > 1
+    }
+    if not set(HYPOTHESES) <= set(tests):
+        return ["Two seeds with the three arms are needed at least.", TOO_SMALL]
+    lower, higher = sorted(tests[claim].p_value for claim in HYPOTHESES)
     holm = {lower: min(1.0, 2 * lower), higher: min(1.0, max(2 * lower, higher))}
     rows = []
-    flat = {key: lines for key, lines in runs.items() if key[1] not in without_plateau(runs)}
-    if flat != runs:
-        for claim, arms in HYPOTHESES.items():
-            tests[f"{claim}, seeds with a plateau"] = tested_difference(flat, *arms, "pass_at_1")
-    for claim, (test, num_seeds) in tests.items():
+    for claim, test in tests.items():
         p_value = f"{holm[test.p_value]:.3f}" if variant == "A" and claim in HYPOTHESES else "exploratory"
-        rows.append([claim, str(num_seeds), in_points(test), p_value])
+        rows.append([claim, str(len(found[claim])), in_points(test), p_value])
     header = ["claim", "seeds", f"difference, points ({CONFIDENCE:.2%})", "Holm's p"]
-    first, num_seeds = tests[next(iter(HYPOTHESES))]
-    verdict = verdict_on(first, num_seeds) if variant == "A" else "Variant B decides nothing."
+    first = next(iter(HYPOTHESES))
+    verdict = verdict_on(tests[first], len(found[first])) if variant == "A" else "Variant B decides nothing."
     return [*format_table(header, rows), "", verdict, TOO_SMALL]
 
 

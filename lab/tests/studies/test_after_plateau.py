@@ -11,11 +11,11 @@ import pytest
 import torch
 from transformers import Qwen2ForCausalLM
 
-from lab.studies.after_plateau import (
+from lab.studies.after_plateau import Course
+from lab.studies.after_plateau_learner import (
     Arm,
     Batch,
     CeilingTask,
-    Course,
     Learner,
     advantages_of,
     batch_loss,
@@ -216,5 +216,10 @@ def test_a_seed_without_a_plateau_counts_and_is_also_left_out(tmp_path: Path) ->
     path.write_text(path.read_text() + json.dumps(line) + "\n")
     found = "\n".join(decision(tmp_path, "A"))
     assert "+16.7" in found
-    assert "seeds with a plateau" in found
+    assert "with a plateau" in found
     assert "+0.0" in found
+
+
+def test_one_seed_tests_nothing(tmp_path: Path) -> None:
+    write_seeds(tmp_path, [0.1])
+    assert decision(tmp_path, "A")[0] == "Two seeds with the three arms are needed at least."
