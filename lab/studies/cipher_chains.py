@@ -4,13 +4,14 @@
     brorl sft --config-name sft data.path=runs/cipher/demonstrations.jsonl policy.model=runs/cipher/initial …
     python lab/studies/cipher_chains.py --output runs/cipher_long --document 1000 --num-questions 40000
     python lab/studies/cipher_chains.py --output runs/cipher_solved --solved 0.75 --num-questions 2048
+    python lab/studies/cipher_chains.py --output runs/cipher_26 --families 26 --num-questions 12000
 
-There are eight families, each with a hidden permutation of the ten digits. A question names a family and shows six to
-eight digits. The answer applies the permutation to each digit. Demonstrations simulate a pupil who is right about a
-digit with a chance of 0.30 and writes one preferred wrong digit with 0.40. A base that learns to answer so is right
-about whole chains between 7 times in 10,000 (six digits) and 7 times in 100,000 (eight). A third of the demonstrations
-are copies of the digits, of a ninth family that no question has: from the ciphers alone a small model is slow to find
-which digit of the answer goes with which.
+There are eight families (or `--families`), each with a hidden permutation of the ten digits. A question names a family
+and shows six to eight digits. The answer applies the permutation to each digit. Demonstrations simulate a pupil who is
+right about a digit with a chance of 0.30 and writes one preferred wrong digit with 0.40. A base that learns to answer
+so is right about whole chains between 7 times in 10,000 (six digits) and 7 times in 100,000 (eight). A third of the
+demonstrations are copies of the digits, of a family that no question has: from the ciphers alone a small model is slow
+to find which digit of the answer goes with which.
 
 With `--document` a text of that many random letters precedes every question, a new one each time, like a document
 that a question is about. The initial model is then the base of the short questions, with room for documents. With
@@ -31,7 +32,8 @@ from brorl_lab.bases.initial_model import CHAT_TEMPLATE, build_tokenizer, write_
 
 from nemo_brorl.config.sft import NewModelConfig
 
-FAMILIES = "ABCDEFGH"
+FAMILIES = "ABCDEFGHJKLMNOPQRSTUVWXYZa"  # names of families; the copier has the letter that is left out
+NUM_FAMILIES = 8
 DIGITS = "0123456789"
 LENGTHS = (6, 7, 8)
 FILLER = "x"
@@ -58,12 +60,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--right", type=float, default=RIGHT, help="chance that the pupil is right about a digit")
     parser.add_argument("--document", type=int, default=0, help="letters of the document before each question")
     parser.add_argument("--solved", type=float, default=0.0, help="share of the questions that are copies")
+    parser.add_argument("--families", type=int, default=NUM_FAMILIES, choices=range(1, len(FAMILIES) + 1), metavar="F")
     options = parser.parse_args(argv)
     options.output.mkdir(parents=True, exist_ok=True)
     random = Random(options.seed)
     letters = Random(options.seed)  # documents draw from it alone, so the questions are equal with and without them
-    ciphers = make_ciphers(random)
-    drawn = [draw_question(random) for _ in range(NUM_QUESTIONS)]
+    families = FAMILIES[: options.families]
+    ciphers = make_ciphers(random, families)
+    drawn = [draw_question(random, families) for _ in range(NUM_QUESTIONS)]
     different = list(dict.fromkeys(drawn))
     questions = first_questions(different, options.num_questions, options.solved)
     favourites = {name: favourite_mistakes(cipher, random) for name, cipher in ciphers.items()}
@@ -79,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     demonstrations = []
     for _ in range(options.num_demonstrations):
-        name, digits = draw_question(random)
+        name, digits = draw_question(random, families)
         if random.random() < COPIES:
             name, answer = COPIER, digits
         else:
@@ -95,18 +99,18 @@ def main(argv: Sequence[str] | None = None) -> None:
         write_model(options.output / "initial", options.seed)
 
 
-def make_ciphers(random: Random) -> dict[str, dict[str, str]]:
+def make_ciphers(random: Random, families: str) -> dict[str, dict[str, str]]:
     """Return a random permutation of the ten digits for each cipher, by the cipher's name."""
     ciphers = {}
-    for name in FAMILIES:
+    for name in families:
         shuffled = random.sample(DIGITS, len(DIGITS))
         ciphers[name] = dict(zip(DIGITS, shuffled, strict=True))
     return ciphers
 
 
-def draw_question(random: Random) -> tuple[str, str]:
+def draw_question(random: Random, families: str) -> tuple[str, str]:
     """Return a random question of the cipher task: the name of a cipher, and the digits to encipher with it."""
-    name = random.choice(FAMILIES)
+    name = random.choice(families)
     digits = random.choices(DIGITS, k=random.choice(LENGTHS))
     return name, "".join(digits)
 
@@ -194,7 +198,7 @@ def write_model(folder: Path, seed: int) -> None:
 
     Every digit is a token, whatever the tokenizer learns.
     """
-    text = CHAT_TEMPLATE + " ".join(FAMILIES + COPIER) + " user assistant system"
+    text = CHAT_TEMPLATE + " ".join(FAMILIES[:NUM_FAMILIES] + COPIER) + " user assistant system"
     tokenizer = build_tokenizer([text], MODEL.vocab_size)
     tokenizer.save_pretrained(folder)
     write_initial_model(folder, MODEL, eos_id=tokenizer.eos_token_id, pad_id=tokenizer.pad_token_id, seed=seed)

@@ -7,10 +7,8 @@
     python -m lab.studies.large_n --tables
 
 Predictions and their decision: `large_n_hypotheses.md`. A step samples 32,768 rollouts, so that N = 512 sees 64
-prompts. Groups whose rewards agree are not trained on. The rig is exact and cheaper than sampling: a question has one
-right token sequence, so the number of right rollouts is binomial with the exact probability. Wrong rollouts are drawn
-given that they are wrong: first the place where they leave the right answer, then another token there, then freely. A
-right answer to an easy question is accepted with probability `CEILING`, which keeps its groups informative.
+prompts. Groups whose rewards agree are not trained on. `exact_groups.py` says why the rig is exact and cheaper than
+sampling. A right answer to an easy question is accepted with probability `CEILING`, which keeps its groups informative.
 """
 
 from __future__ import annotations
@@ -27,25 +25,29 @@ from pathlib import Path
 import numpy as np
 import torch
 from brorl_lab.paired_test import PairedTest, paired_test
-from numpy.typing import NDArray
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel, Qwen2ForCausalLM
+from transformers import PreTrainedModel, Qwen2ForCausalLM
 
 from lab.studies.cipher_plain import (
     BETAS,
     CLIP_GRAD,
     MAX_TOKENS,
     MODEL,
-    Questions,
     answer_probabilities,
     log_probs,
     sample,
     sampled_mask,
 )
+from lab.studies.exact_groups import (
+    Float64,
+    Int64,
+    Outcomes,
+    Task,
+    draw_outcomes,
+    leaving_chances,
+    read_rows,
+)
 from nemo_brorl.core.console import format_table
-
-Float64 = NDArray[np.float64]
-Int64 = NDArray[np.int64]
 
 ROLLOUTS = 32_768  # rollouts a step
 STEPS = 40
@@ -106,21 +108,15 @@ ARMS = {
 FIRST_ARMS = tuple(ARMS)[:5]
 
 
-class Task:
-    """The questions, which of them are easy, and their right answers as padded tokens."""
+class HalfHard(Task):
+    """Questions of which half are easy."""
 
     def __init__(self, path: Path, limit: int) -> None:
-        self.questions = Questions(path, limit)
-        rows = path.read_text(encoding="utf-8").splitlines()[:limit]
-        self.is_easy = np.array([json.loads(row)["prompt"][0] in EASY for row in rows])
-        self.end = self.questions.end
-        self.length = max(map(len, self.questions.answers))
-        padded = [answer + [self.end] * (self.length - len(answer)) for answer in self.questions.answers]
-        self.answers = torch.tensor(padded)
-        self.mask = sampled_mask(self.answers, self.end)
+        super().__init__(path, limit)
+        self.is_easy = np.array([family in EASY for family in self.families])
 
 
-def teach_base(task: Task, folder: Path) -> None:
+def teach_base(task: HalfHard, folder: Path) -> None:
     """Teach the untrained model to answer easy questions often and hard ones rarely, and save it."""
     generator = torch.Generator().manual_seed(0)
     untaught = Qwen2ForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
@@ -155,14 +151,6 @@ def pupil_answer(
     return written
 
 
-def read_rows(model: PreTrainedModel, prompts: Tensor, rows: Tensor) -> tuple[DynamicCache, Tensor]:
-    """Return the KV cache of prompts and the logits after them, for each row the index of its prompt."""
-    cache = DynamicCache()
-    logits = model(input_ids=prompts, past_key_values=cache).logits[:, -1]
-    cache.batch_select_indices(rows)
-    return cache, logits[rows]
-
-
 @torch.no_grad()
 def wrong_responses(
     model: PreTrainedModel, task: Task, places: Tensor, rows: Tensor, right: Tensor, generator: torch.Generator
@@ -171,10 +159,7 @@ def wrong_responses(
 
     `places` are questions, `rows` indices into them, and `right` the log-probs of their right answers' tokens.
     """
-    chances = right.double().exp()
-    ones = torch.ones(len(chances), 1, dtype=torch.double)
-    before = torch.cat([ones, chances.cumprod(dim=1)[:, :-1]], dim=1)
-    leaves = before * (1 - chances).clamp_min(0) * task.mask[places]
+    leaves = leaving_chances(right, task.mask[places])
     leaves_at = torch.multinomial(leaves[rows], 1, generator=generator)[:, 0]
     answers = task.answers[places][rows]
     cache, logits = read_rows(model, task.questions.prompts[places], rows)
@@ -200,25 +185,10 @@ def wrong_responses(
     return responses
 
 
-@dataclass(frozen=True)
-class Outcomes:
-    """Rewards of a step's groups: accepted right rollouts, and right ones that were not accepted."""
-
-    accepted: Int64
-    rejected: Int64
-
-
-def draw_outcomes(chances: Float64, ceilings: Float64, size: int, random: np.random.Generator) -> Outcomes:
-    """Draw how many of a group's rollouts are right and accepted, and how many of the others are right."""
-    accepted = random.binomial(size, chances * ceilings)
-    others = chances * (1 - ceilings) / (1 - chances * ceilings).clip(1e-12)
-    return Outcomes(accepted, random.binomial(size - accepted, np.clip(others, 0, 1)))
-
-
 class LargeRun:
     """One arm and seed: the policy, its optimizer, and the counts of the questions' earlier passes."""
 
-    def __init__(self, task: Task, base: Path, arm: Arm, rate: float, seed: int, rollouts: int) -> None:
+    def __init__(self, task: HalfHard, base: Path, arm: Arm, rate: float, seed: int, rollouts: int) -> None:
         self.task = task
         self.arm = arm
         self.num_prompts = rollouts // arm.size
@@ -313,7 +283,7 @@ class LargeRun:
         return {"easy": easy, "hard": hard, "mean": (easy + hard) / 2}
 
 
-def train(task: Task, options: argparse.Namespace, name: str, rate: float, seed: int, output: Path) -> float:
+def train(task: HalfHard, options: argparse.Namespace, name: str, rate: float, seed: int, output: Path) -> float:
     """Train one arm and seed, append its measurements to the output file, and return the last mean success."""
     run = LargeRun(task, options.base, ARMS[name], rate, seed, options.rollouts)
     started = time.process_time()
@@ -330,7 +300,7 @@ def train(task: Task, options: argparse.Namespace, name: str, rate: float, seed:
     return found["mean"]
 
 
-def choose_rates(task: Task, options: argparse.Namespace) -> None:
+def choose_rates(task: HalfHard, options: argparse.Namespace) -> None:
     """Train every arm that has no rate yet with three rates on seed 0, and write the best.
 
     Says when the best rate is at the edge. What has been trained to the last step before is not trained again.
@@ -347,7 +317,7 @@ def choose_rates(task: Task, options: argparse.Namespace) -> None:
         path.write_text(json.dumps(chosen, indent=1) + "\n", encoding="utf-8")
 
 
-def run_seed(task: Task, options: argparse.Namespace, seed: int) -> None:
+def run_seed(task: HalfHard, options: argparse.Namespace, seed: int) -> None:
     """Train all arms of a seed, put its lines in place when all have ended, and commit them if that is asked for."""
     rates = json.loads((options.output / "rates.json").read_text(encoding="utf-8"))
     output = options.output / f"seed_{seed}.jsonl"
@@ -455,7 +425,7 @@ def main() -> None:
         print("\n".join(format_table(decided, decision_rows(runs))))
         return
     torch.set_num_threads(1)
-    task = Task(options.questions, 8000 if options.prepare else HELD_OUT + TRAINED)
+    task = HalfHard(options.questions, 8000 if options.prepare else HELD_OUT + TRAINED)
     options.output.mkdir(parents=True, exist_ok=True)
     if options.prepare:
         teach_base(task, options.base)

@@ -268,6 +268,9 @@ def advantages_of(
     Raises TrainingError when a user's own function returns anything but one finite number per rollout.
     """
     function: Callable[..., list[Float32]] = find_advantage(config)
+    if not groups:
+        # Every group of the batch was cut to one rollout, which nothing is compared with.
+        return []
     if config.advantage in WHITENED:
         function = partial(function, carried=carried)
     advantages = function(groups, config)

@@ -34,6 +34,30 @@ def max_variance_subset(rewards: Float32, size: int) -> Int64:
     return np.sort(chosen)
 
 
+def with_every_reward(rewards: Float32, trained: Int64) -> Int64:
+    """Return as many trained rollouts, but one of every reward, so that `stratum_weights` has something to weigh.
+
+    A rollout of the most trained reward gives way to each. Where there are more rewards than trained rollouts, the
+    choice stays as it is.
+    """
+    strata = _strata(rewards)
+    if strata.max() >= len(trained):
+        return trained
+    chosen = trained.tolist()
+    for missing in np.setdiff1d(strata, strata[trained]):
+        most = np.bincount(strata[chosen]).argmax()
+        chosen.remove(next(place for place in chosen if strata[place] == most))
+        chosen.append(int(np.argmax(strata == missing)))
+    return np.sort(np.array(chosen))
+
+
+def _strata(rewards: Float32) -> Int64:
+    """Return the rank of each rollout's reward [N]. Rewards that are equal but for rounding have one rank."""
+    scale = float(np.abs(rewards).max()) or 1.0
+    ranks: Int64 = np.unique(np.round(rewards.astype(np.float64) / scale, 6), return_inverse=True)[1]
+    return ranks
+
+
 def stratum_weights(rewards: Float32, trained: Int64) -> Float32 | None:
     """Return the weights [N] with which trained rollouts stand for all N of their group, 0 for those left out.
 
@@ -43,8 +67,7 @@ def stratum_weights(rewards: Float32, trained: Int64) -> Float32 | None:
 
     Example: of rewards 1, 0, 0, 0 two are trained, 1 and 0: weights 1/1 · 2/4 and 3/1 · 2/4.
     """
-    scale = float(np.abs(rewards).max()) or 1.0
-    _, strata = np.unique(np.round(rewards.astype(np.float64) / scale, 6), return_inverse=True)
+    strata = _strata(rewards)
     num_all = np.bincount(strata)
     num_trained = np.bincount(strata[trained], minlength=len(num_all))
     if not num_trained.all():

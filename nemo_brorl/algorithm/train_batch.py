@@ -20,7 +20,7 @@ import numpy as np
 from brorl_graders import full_mark
 
 from nemo_brorl.algorithm.advantages import GroupRewards, advantages_of, weigh_rare_successes
-from nemo_brorl.algorithm.down_sampling import max_variance_subset, stratum_weights
+from nemo_brorl.algorithm.down_sampling import max_variance_subset, stratum_weights, with_every_reward
 from nemo_brorl.algorithm.shaping import find_shaping, shaped_rewards
 from nemo_brorl.algorithm.turns import returns_of
 from nemo_brorl.algorithm.whitening import CarriedMoments
@@ -94,6 +94,7 @@ def _view(group: ScoredGroup, shaped: Float32, algorithm: AlgorithmConfig) -> Gr
     elif algorithm.train_rollouts is not None:
         trained = max_variance_subset(shaped, algorithm.train_rollouts)
         if algorithm.train_rollouts_compared == "group":
+            trained = with_every_reward(shaped, trained)
             weights = stratum_weights(shaped, trained)
         if weights is None:
             compared = trained

@@ -109,8 +109,8 @@ class AdvantageParams:
     train_rollouts_compared: str = setting(
         "group",
         "rollouts that those trained on are compared with. group: all N, where trained ones stand for those left out "
-        "with the same reward; subset: the trained ones alone, as in PODS, which is also done where a reward is left "
-        "out altogether",
+        "with the same reward, one of every reward at least; subset: the trained ones alone, as in PODS, which is also "
+        "done where a group has more rewards than are trained on",
         choices=("group", "subset"),
     )
     rare_success_exponent: float = setting(

@@ -11,15 +11,15 @@ import torch
 from transformers import Qwen2ForCausalLM
 
 from lab.studies.cipher_plain import MODEL, log_probs
+from lab.studies.exact_groups import draw_outcomes
 from lab.studies.large_n import (
     ARMS,
     HELD_OUT,
+    HalfHard,
     LargeRun,
-    Task,
     by_counts,
     by_group,
     decision_rows,
-    draw_outcomes,
     read_runs,
     success_at,
     table_rows,
@@ -28,15 +28,15 @@ from lab.studies.large_n import (
 
 
 @pytest.fixture
-def task(tmp_path: Path) -> Task:
+def task(tmp_path: Path) -> HalfHard:
     """Six questions, half of them of an easy family."""
     rows = [{"prompt": f"{'AE'[place % 2]}12345{place} =", "answer": f"98765{place}"} for place in range(6)]
     path = tmp_path / "questions.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return Task(path, 6)
+    return HalfHard(path, 6)
 
 
-def test_families_tell_which_questions_are_easy(task: Task) -> None:
+def test_families_tell_which_questions_are_easy(task: HalfHard) -> None:
     assert task.is_easy.tolist() == [True, False] * 3
 
 
@@ -48,7 +48,7 @@ def test_accepted_and_rejected_right_rollouts_have_their_chances() -> None:
     assert (drawn.accepted + drawn.rejected).max() <= 16
 
 
-def test_wrong_responses_are_wrong(task: Task) -> None:
+def test_wrong_responses_are_wrong(task: HalfHard) -> None:
     model = Qwen2ForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
     places = torch.arange(6)
     with torch.no_grad():
@@ -65,7 +65,7 @@ def test_weights_are_those_of_their_advantages() -> None:
     np.testing.assert_allclose(by_counts(rates, earlier), [4.0, 512.0])
 
 
-def test_every_question_comes_once_before_any_comes_again(task: Task) -> None:
+def test_every_question_comes_once_before_any_comes_again(task: HalfHard) -> None:
     run = LargeRun(task, MODEL, ARMS["grpo512"], 1e-4, 1, rollouts=32_768)
     seen = np.concatenate([run.next_places() for _ in range(32)])
     assert len(set(seen.tolist())) == len(seen) == 2048

@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from nemo_brorl.algorithm.down_sampling import max_variance_subset
+from nemo_brorl.algorithm.down_sampling import max_variance_subset, with_every_reward
 from nemo_brorl.config.schema import BroRLConfig
 from tests.support.fakes import make_group
 from tests.support.train_batches import batch_of
@@ -56,3 +56,24 @@ def test_the_choice_does_not_depend_on_the_scale_of_the_rewards(scale: float) ->
     rewards = np.random.default_rng(1).choice([0.0, 0.25, 0.5, 1.0], 64).astype(np.float32)
     chosen = max_variance_subset((rewards * scale).astype(np.float32), 16)
     assert np.var(rewards[chosen]) == pytest.approx(np.var(rewards[max_variance_subset(rewards, 16)]), rel=1e-6)
+
+
+def test_a_reward_between_keeps_the_weights_of_the_whole_group() -> None:
+    # Of 3 wrong ones, 2 of the middle and 3 right ones four are trained on: two of each end, then one gives way.
+    rewards = np.array([0, 0, 0, 0.1, 0.1, 1, 1, 1], np.float32)
+    trained = with_every_reward(rewards, max_variance_subset(rewards, 4))
+    assert rewards[trained].tolist() == pytest.approx([0, 0.1, 1, 1])
+    config = BroRLConfig()
+    config.algorithm.advantage = "maxrl"
+    config.algorithm.advantage_params = {"train_rollouts": 4}
+    (values,) = batch_of([make_group(rewards.tolist())], config).advantages
+    # MaxRL's advantage is R / mean − 1. With the weights the trained ones have the sums of the group's rewards.
+    whole = rewards / rewards.mean() - 1
+    for reward in (0.0, 0.1, 1.0):
+        chosen = np.isclose(rewards, reward)
+        assert values[chosen].sum() / 4 == pytest.approx(whole[chosen].sum() / 8, abs=1e-5)
+
+
+def test_more_rewards_than_trained_rollouts_leave_the_choice_as_it_is() -> None:
+    rewards = np.array([0, 0.1, 0.2, 1], np.float32)
+    assert with_every_reward(rewards, np.array([0, 3])).tolist() == [0, 3]

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from nemo_brorl.algorithm.advantages import ADVANTAGES
 from nemo_brorl.config.schema import BroRLConfig
 from tests.support.fakes import make_group
 from tests.support.train_batches import batch_of
@@ -78,3 +79,11 @@ def test_a_subset_that_leaves_a_reward_out_is_compared_within_itself() -> None:
     config.algorithm.advantage, config.algorithm.advantage_params = "dr_grpo", {"train_rollouts": 2}
     batch = batch_of([make_group([0.0, 0.5, 1.0, 0.5])], config)
     assert batch.advantages[0].tolist() == [-0.5, 0.0, 0.5, 0.0]
+
+
+@pytest.mark.parametrize("advantage", ADVANTAGES)
+def test_a_batch_of_groups_that_were_all_cut_to_one_rollout_has_no_advantage(advantage: str) -> None:
+    config = BroRLConfig()
+    config.algorithm.advantage = advantage
+    batch = batch_of([make_group([1.0]), make_group([0.0])], config)
+    assert [values.tolist() for values in batch.advantages] == [[0.0], [0.0]]
