@@ -53,7 +53,7 @@ class AnswerCensus:
         self.num_solutions += bool(is_long or holds_more)
         if OTHERWISE_WRITTEN.fullmatch(answer.strip()):
             self.num_otherwise += 1
-            self.otherwise = answer.strip()
+            self.otherwise = self.otherwise or answer.strip()
 
     def judge(self, path: str, where: str, column: str | None, is_verifier_chosen: bool) -> None:
         """Warn of answers that mark missing values, and raise DataError if most answers are worked solutions.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -151,11 +152,15 @@ def test_answers_that_are_all_equal_or_end_in_a_point_are_named(
     same = [{"prompt": f"q{n}", "answer": "42" if n else "7"} for n in range(25)]
     questions(write_jsonl(tmp_path / "rows.jsonl", same))
     assert "24 of 25 answers are '42': a policy earns by it alone" in caplog.text
-    questions(write_jsonl(tmp_path / "points.jsonl", [{"prompt": f"q{n}", "answer": f"{n}.0"} for n in range(25)]))
-    assert (
-        "25 of 25 answers are like '50.0', which a response would have to equal: set data.verifier=math" in caplog.text
-    )
+    for form, shown in (("{}.0", "'50.0'"), ("$\\frac{{1}}{{{}}}$", "'$\\\\frac{1}{50}$'"), (0.1 / 3, "'1.6666")):
+        answers = [form.format(50 + n) if isinstance(form, str) else (50 + n) * form for n in range(25)]
+        rows = [{"prompt": f"q{n}", "answer": answer} for n, answer in enumerate(answers)]
+        questions(write_jsonl(tmp_path / "forms.jsonl", rows))
+        assert re.search(
+            rf"2\d of 25 answers are like {re.escape(shown)}.* to equal: set data.verifier=math", caplog.text
+        )
     caplog.clear()
+    questions(write_jsonl(tmp_path / "whole.jsonl", [{"prompt": f"q{n}", "answer": n / 4} for n in range(25)]))
     questions(write_jsonl(tmp_path / "two.jsonl", [{"prompt": f"q{n}", "answer": "ab"[n % 2]} for n in range(40)]))
     assert caplog.text == ""
 

@@ -20,6 +20,12 @@ from tests.unit.prompts.files import write_jsonl
 MODEL = "policy.model=models/sums"  # 512 positions; your_model has 256 tokens for prompts and 128 for responses
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine takes seconds to start the processes that score."""
+    monkeypatch.setattr(input_checks, "JUDGING_S", 60.0)
+
+
 @pytest.fixture
 def own_rewards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A module of reward functions, importable in children, too."""
