@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
 
-from brorl_graders import Pool, accepted_answers, answers_of, endpoints_in, names_in
+from brorl_graders import Pool, accepted_answers, answers_of, endpoints_in, full_mark, names_in
 from brorl_graders.base.components import is_import_path
 
 from nemo_brorl.config.data import DataConfig
@@ -87,7 +87,7 @@ def look_at(mixture: Mixture, data: DataConfig, tokenizer: ChatTokenizer) -> lis
 def _looked(domain: Domain, index: int, data: DataConfig, tokenizer: ChatTokenizer) -> Looked:
     source = domain.source
     question = source.question(index)
-    rendered = render_question(question, domain.system_prompt, data)
+    rendered = render_question(question, domain.system_prompt, data, domain.success_reward)
     num_tokens = len(tokenizer.prompt_ids(rendered.messages, domain.system_prompt, question.tools))
     where = f"{question.task}, question {index}"
     if isinstance(source, FileSource):
@@ -110,7 +110,8 @@ def references_of(asked: Sequence[Looked], data: DataConfig, rewards: RewardsCon
     """Yield a finding if references do not earn a reward when they are written where the verifier reads.
 
     It refuses the run if more than 5 % do not. A function of the user may pay for something else than the reference, so
-    it is only warned of. Passed over are questions without a reference, programs, services and environments.
+    it is refused only if it fails on all. Another finding says that no reference earns the full mark. Passed over are
+    questions without a reference, programs, services and environments.
     """
     references = [(question, _reference(question)) for question in asked]
     known = [(question, text) for question, text in references if text is not None]
@@ -120,21 +121,29 @@ def references_of(asked: Sequence[Looked], data: DataConfig, rewards: RewardsCon
         return
     with Pool(deadlines_of(rewards, JUDGING_S)) as pool:
         for pairs in (ours, own[:NUM_OWN]):
-            failures, num_tried = _failures(pairs, data, pool)
+            tried = _tried(pairs, data, pool)
+            failures = [reference for reference in tried if not reference.earns]
+            yield from _marks_not_reached(tried)
             if not failures:
                 continue
-            is_refused = rewards.reference_answers == "refuse" and pairs is ours
-            is_refused = is_refused and len(failures) > (1 - MIN_EARNING) * num_tried
-            yield Finding(_not_earning(failures, num_tried, is_refused), is_refused)
+            is_refused = len(failures) > (1 - MIN_EARNING) * len(tried)
+            if pairs is not ours:
+                is_refused = all(reference.reward is None for reference in tried)
+            is_refused = is_refused and rewards.reference_answers == "refuse"
+            yield Finding(_not_earning(failures, len(tried), is_refused), is_refused)
 
 
-class _Failure(NamedTuple):
+class _Tried(NamedTuple):
+    """A reference that was scored as an answer, in the form that earned most."""
+
     where: str
     reference: str
     verifier: str
-    reward: float | None
+    full_mark: float
+    reward: float | None  # None: the verifier failed on all forms
     reason: str
     is_read: bool
+    earns: bool
 
 
 def _reference(question: Looked) -> str | None:
@@ -154,23 +163,21 @@ def _is_own(question: Looked) -> bool:
     return any(is_import_path(name) for name in names_in(question.verifier, question.payload))
 
 
-def _failures(pairs: Sequence[tuple[Looked, str]], data: DataConfig, pool: Pool) -> tuple[list[_Failure], int]:
-    """Return the questions whose references do not earn, and how many were tried in the time."""
-    failures, num_tried, start = [], 0, time.monotonic()
+def _tried(pairs: Sequence[tuple[Looked, str]], data: DataConfig, pool: Pool) -> list[_Tried]:
+    """Score references as answers, as many as the time allows."""
+    tried, start = [], time.monotonic()
     for question, reference in pairs:
         if time.monotonic() - start > JUDGING_S:
             break
-        failure = _failure(question, reference, data, pool)
+        scored = _scored(question, reference, data, pool)
         # A verifier that is too slow for this check is not tried.
-        if failure is not None and failure.reward is None and time.monotonic() - start > JUDGING_S:
+        if scored.reward is None and time.monotonic() - start > JUDGING_S:
             break
-        num_tried += 1
-        if failure is not None:
-            failures.append(failure)
-    return failures, num_tried
+        tried.append(scored)
+    return tried
 
 
-def _failure(question: Looked, reference: str, data: DataConfig, pool: Pool) -> _Failure | None:
+def _scored(question: Looked, reference: str, data: DataConfig, pool: Pool) -> _Tried:
     verifier, payload = question.verifier, question.payload
     place = place_of_answer(verifier, payload, data.answer_format)
     forms = ["{}", *FORMS.values()] if place is None else [FORMS[place]]
@@ -180,15 +187,27 @@ def _failure(question: Looked, reference: str, data: DataConfig, pool: Pool) -> 
     best = max(range(len(texts)), key=scores.__getitem__)
     # Scores of several verifiers, and of functions of the user, have scales of their own.
     has_own_scale = verifier == "composite" or _is_own(question)
-    if scores[best] >= 1 or (has_own_scale and scores[best] > wrong):
-        return None
+    earns = scores[best] >= 1 or (has_own_scale and scores[best] > wrong)
     reader = answers_of(verifier, payload)
-    is_read = reader is None or reader.read_or_blank(texts[best]) is not None
-    reason = verdicts.reasons.get(best, "")
-    return _Failure(question.where, reference, verifier, verdicts.scores[best], reason, is_read)
+    is_read = earns or reader is None or reader.read_or_blank(texts[best]) is not None
+    reward, reason = verdicts.scores[best], verdicts.reasons.get(best, "")
+    return _Tried(question.where, reference, verifier, full_mark(payload), reward, reason, is_read, earns)
 
 
-def _not_earning(failures: Sequence[_Failure], num_tried: int, is_refused: bool) -> str:
+def _marks_not_reached(tried: Sequence[_Tried]) -> Iterator[Finding]:
+    """Yield a finding for each verifier that gives rewards, and none as large as that of a right response."""
+    for verifier, mark in sorted({(reference.verifier, reference.full_mark) for reference in tried}):
+        scored = [reference for reference in tried if (reference.verifier, reference.full_mark) == (verifier, mark)]
+        best = max(reference.reward or 0.0 for reference in scored)
+        if 0 < best < mark:
+            yield Finding(
+                f"{len(scored)} references earn at most {best:g} from {verifier}, and a response is right from "
+                f"{mark:g} on: pass@1 may stay 0. Set data.success_reward={best:g} if that is the full mark, in a "
+                "mixture for the domain"
+            )
+
+
+def _not_earning(failures: Sequence[_Tried], num_tried: int, is_refused: bool) -> str:
     shown = []
     for failure in failures[:NUM_SHOWN]:
         reward = "no reward" if failure.reward is None else f"{failure.reward:g}"
@@ -199,6 +218,8 @@ def _not_earning(failures: Sequence[_Failure], num_tried: int, is_refused: bool)
     unread = f", and {num_unread} of them cannot be read there" if num_unread else ""
     more = "; …" if len(failures) > NUM_SHOWN else ""
     advice = "Correct these rows, or choose another verifier or column of answers"
+    if all(failure.reward is None for failure in failures):
+        advice = f"Mend {failures[0].verifier}"
     if is_refused:
         advice += ". Set rewards.reference_answers=warn to go on"
     return (

@@ -15,7 +15,8 @@ log = get_logger(__name__)
 MISSING_MARKS = ("nan", "none", "null", "n/a", "na", "<na>", "nat")
 LONG_ANSWER = 30  # words; a longer text is a solution, which no response equals
 HOLDS_MORE = re.compile(r"\\boxed|####|answer|</think>", re.IGNORECASE)
-WITH_POINT = re.compile(r"-?\d+\.0")  # a whole number as tables write it that once had missing values
+# A whole number as tables write it that once had missing values, a sum's rounding, or LaTeX.
+OTHERWISE_WRITTEN = re.compile(r"-?\d+\.(?:0|\d{12,})|.*(?:\$|\\[a-z]{3}).*", re.DOTALL)
 FEW = 20  # equal answers that are no accident
 MOST_COUNTED = 1000  # most questions whose answers are counted
 MOST_EQUAL = 0.9  # share of answers that may be equal
@@ -28,7 +29,8 @@ class AnswerCensus:
         self.num = 0
         self.num_missing = 0
         self.num_solutions = 0  # long answers that a response would have to equal
-        self.num_with_point = 0
+        self.num_otherwise = 0  # answers that a response may write in other words
+        self.otherwise = ""  # one of these
         self.marks: set[str] = set()
         self.first: Counter[str] = Counter()  # answers of the first questions
 
@@ -37,6 +39,8 @@ class AnswerCensus:
         answer = question.payload.get("answer")
         if self.num <= MOST_COUNTED and answer is not None and not question.payload.get("choices"):
             self.first[str(answer).strip()] += 1
+        if isinstance(answer, float) and not answer.is_integer():
+            answer = str(answer)
         if not isinstance(answer, str):
             return
         if answer.strip().lower() in MISSING_MARKS:
@@ -47,7 +51,9 @@ class AnswerCensus:
         is_long = len(answer.split()) > LONG_ANSWER or "\n" in answer.strip()
         holds_more = HOLDS_MORE.search(answer) and final_answer(answer) not in (ABSENT, answer.strip())
         self.num_solutions += bool(is_long or holds_more)
-        self.num_with_point += WITH_POINT.fullmatch(answer.strip()) is not None
+        if OTHERWISE_WRITTEN.fullmatch(answer.strip()):
+            self.num_otherwise += 1
+            self.otherwise = self.otherwise or answer.strip()
 
     def judge(self, path: str, where: str, column: str | None, is_verifier_chosen: bool) -> None:
         """Warn of answers that mark missing values, and raise DataError if most answers are worked solutions.
@@ -58,12 +64,13 @@ class AnswerCensus:
         text, num = next(iter(self.first.most_common(1)), ("", 0))
         if num >= FEW and num >= MOST_EQUAL * self.first.total():
             log.warning("%s: %d of %d answers are %r: a policy earns by it alone", path, num, self.first.total(), text)
-        if self.num_with_point > self.num / 2 and not is_verifier_chosen:
+        if self.num_otherwise > self.num / 2 and not is_verifier_chosen:
             log.warning(
-                "%s: %d of %d answers are like '50.0', which a response would have to equal: set %s.verifier=math",
+                "%s: %d of %d answers are like %r, which a response would have to equal: set %s.verifier=math",
                 path,
-                self.num_with_point,
+                self.num_otherwise,
                 self.num,
+                self.otherwise,
                 where,
             )
         if self.num_missing:

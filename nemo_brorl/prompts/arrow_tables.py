@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.files import why_unreadable
+from nemo_brorl.prompts.jsonl_table import TO_UTF_8
 from nemo_brorl.prompts.questions import Row
 
 if TYPE_CHECKING:
@@ -147,5 +148,7 @@ def _damage_named(path: Path) -> Iterator[None]:
 
     try:
         yield
-    except (pyarrow.ArrowException, OSError, SystemError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 ({error.reason}): {TO_UTF_8}") from error
+    except (pyarrow.ArrowException, OSError, SystemError) as error:
         raise DataError(f"{path} cannot be read: {why_unreadable(error)}") from error

@@ -17,6 +17,7 @@ from nemo_brorl.prompts.questions import BadRow, Row
 
 # Matches the start of an array of objects, after an optional byte order mark.
 ARRAY = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*[{\]]")
+TO_UTF_8 = "write the file as UTF-8, as `iconv -f LATIN1 -t UTF-8` does"
 # Matches brackets, and whole strings, so that brackets inside strings are ignored.
 STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
 
@@ -121,9 +122,18 @@ def parsed_row(line: bytes) -> Row:
     try:
         row = read_json(line, digits=DIGITS, most_bytes=len(line))
     except UnicodeDecodeError as error:
-        return BadRow(f"not UTF-8 ({error.reason}): write the file as UTF-8, as `iconv -f LATIN1 -t UTF-8` does")
+        return BadRow(f"not UTF-8 ({error.reason}): {TO_UTF_8}")
     except ValueError as error:
-        return BadRow(f"not JSON: {error}")
+        return BadRow(f"not JSON: {error}{_hint(line.strip())}")
     if not isinstance(row, dict):
         return BadRow(f"a row is a JSON object, not {type(row).__name__}")
     return row
+
+
+def _hint(line: bytes) -> str:
+    """Return what to write instead of a line that looks like JSON, or ""."""
+    if re.match(rb"\{\s*'", line):
+        return ". It is Python's text of a mapping: write json.dumps(row)"
+    if line.endswith(b"},"):
+        return ". Leave out the comma at its end"
+    return ". Write each object on one line" if line in (b"{", b"}", b"[", b"]") else ""

@@ -178,16 +178,24 @@ def _end_faults(tokenizer: ChatTokenizer, end: str, rollouts: RolloutsConfig) ->
 
 def _faults_of(tokenizer: ChatTokenizer, prompts: Sequence[Prompt]) -> Iterator[str]:
     """Yield what is wrong with the texts of prompts under the chat template."""
-    marks = [tokenizer.backend.id_to_token(number) for number in tokenizer.marks]
+    marks = tuple(tokenizer.backend.id_to_token(number) or "" for number in tokenizer.marks)
     for prompt in prompts:
-        for message in prompt.messages:
+        asked = [message for message in prompt.messages if message["role"] != "assistant"]
+        for message in asked if tokenizer.template.name != NO_TEMPLATE else ():
             text = message["content"].strip()
-            has_marks = text.startswith(tuple(marks)) or text.endswith(tuple(marks))
+            has_marks = text.startswith(marks) or text.endswith(marks)
             is_templated = has_marks or OPENINGS.match(text) or ENDINGS.search(text)
-            if is_templated and tokenizer.template.name != NO_TEMPLATE and message["role"] != "assistant":
+            if is_templated:
                 yield (
                     f"{prompt.uid} holds a chat template already: {_shown(text)}. Set data.chat_template=none "
                     'data.answer_instruction="" to send such texts as they are, or give the questions alone'
+                )
+                break
+            # One mark may be what a question is about.
+            if sum(map(text.count, filter(None, marks))) > 1:
+                yield (
+                    f"{prompt.uid}: the {message['role']}'s text holds turns of its own: {_shown(text)}. Leave their "
+                    "marks out"
                 )
                 break
         yield from _lost_characters(tokenizer, prompt)

@@ -51,7 +51,9 @@ def question_of(
         return layout
     try:
         prompt = value_at(row, layout.prompt)
-        messages = _with_start(_messages(prompt, layout.prompt), value_at(row, layout.start_path or ""))
+        messages = _with_start(
+            _messages(prompt, layout.prompt), value_at(row, layout.start_path) if layout.start_path else ""
+        )
         found = _payload(row, layout)
         verifier = _name(row, layout.verifier_path) or layout.verifier
         if verifier == "multiple_choice":
@@ -139,6 +141,8 @@ def _messages(value: Any, path: str) -> tuple[dict[str, str], ...]:
         role = OTHER_ROLES.get(role, role) if isinstance(role, str) else role
         content = _joined(given.get("content", given.get("value")))
         message = {"role": role, "content": content}
+        if isinstance(content, str) and not _is_text(content):
+            raise DataError(f"'{path}' has half of a character, {shown(content)}: write it as UTF-8")
         if role not in ROLES or not _is_text(content):
             raise DataError(
                 f"'{path}' has the message {shown(message)}; "
@@ -229,4 +233,5 @@ def _plain(value: Any, path: str) -> Any:
     if isinstance(value, date):
         return value.isoformat()
     kind = "NaN or infinite" if isinstance(value, float | Decimal) else f"of the type {type(value).__name__}"
+    path = path.removesuffix("?")
     raise DataError(f"'{path}' holds {shown(value)}, which is {kind}; store text or a number")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from nemo_brorl.config.data import SourceConfig
-from nemo_brorl.prompts.columns import ABSENT, value_at
+from nemo_brorl.prompts.columns import ABSENT, final_answer, value_at
 from nemo_brorl.prompts.row_formats import PRESETS, RowFormat
 from nemo_brorl.prompts.row_questions import OTHER_ROLES
 
@@ -76,9 +76,11 @@ def _like(names: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> Shape 
     if prompt and tests:
         return Shape("LiveCodeBench", (_programs(prompt, tests, names),))
     answer = _first(names, ANSWERS)
-    if "problem" in names and answer:
-        path = f"final:{answer}" if answer.lower() == "solution" else answer
-        return Shape("DeepScaleR and NuminaMath", (RowFormat(names["problem"], path, "math"),))
+    is_problem, asked = "problem" in names, names.get("problem", prompt)
+    is_solved = answer == names.get("solution") and (is_problem or _are_solutions(answer, rows))
+    if asked and answer and (is_problem or is_solved):
+        path = f"final:{answer}" if is_solved else answer
+        return Shape("DeepScaleR and NuminaMath", (RowFormat(asked, path, "math"),))
     if "question" in names and answer:
         return _asked_directly(names["question"], answer, rows)
     if talk := _first(names, TALKS):
@@ -116,6 +118,12 @@ def _programs(prompt: str, tests: str, names: Mapping[str, str]) -> RowFormat:
         payload["fn_name"] = f"{names['metadata']}.func_name?"
     start = names.get("starter_code")
     return RowFormat(prompt, None, "code", payload, start_path=start and f"{start}?")
+
+
+def _are_solutions(answer: str | None, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether most texts of a column hold a final answer among other words."""
+    texts = [str(row.get(answer or "")) for row in rows]
+    return sum(final_answer(text) not in (ABSENT, text.strip()) for text in texts) > len(rows) / 2
 
 
 def _asked_directly(question: str, answer: str, rows: Sequence[Mapping[str, Any]]) -> Shape:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ def only(path: Path, **settings: Any) -> Question:
         ("blanks.csv", "prompt, answer\n1 + 1?,2\n"),
         ("marked.csv", "\ufeffprompt;answer\n1 + 1?;2\n"),
         ("capitals.csv", "Prompt,Answer\n1 + 1?,2\n"),
+        ("numbered.csv", ",Prompt,Answer\n7,1 + 1?,2\n"),
+        ("numbered.jsonl", json.dumps({"": "x = 1", "Prompt": "1 + 1?", "Answer": "2"}) + "\n"),
         ("lines.ndjson", json.dumps(ROW) + "\n"),
         ("array.json", json.dumps([ROW], indent=2)),
     ],
@@ -63,6 +66,11 @@ def test_tables_and_lines_of_other_programs_are_read(tmp_path: Path, name: str, 
         ("rows.parquet", b"version https://git-lfs.github.com/spec/v1\n", "run `git lfs pull`"),
         ("rows.csv", "prompt,answer\na,b\n".encode("utf-16"), "is UTF-16: write it as UTF-8, as `iconv"),
         ("rows.jsonl", '{"prompt": "é"}\n'.encode("latin-1"), "line 1: not UTF-8 .*`iconv -f LATIN1 -t UTF-8`"),
+        ("rows_1252.csv", "prompt,answer\né,b\n".encode("cp1252"), "is not UTF-8 .*`iconv -f LATIN1 -t UTF-8`"),
+        ("comma.jsonl", b'{"prompt": "a", "answer": "b"},\n', "line 1: not JSON: .* Leave out the comma at its end"),
+        ("python.jsonl", b"{'prompt': 'a', 'answer': 'b'}\n", "line 1: not JSON: .* write json.dumps"),
+        ("indented.jsonl", b'{\n "prompt": "a",\n "answer": "b"\n}\n', "line 1: .* Write each object on one line"),
+        ("half.jsonl", b'{"prompt": "\\ud83d?", "answer": "b"}\n', "line 1: 'prompt' has half of a character"),
         ("twice.csv", b"prompt,answer,answer\n1,2,3\n", "has two columns 'answer'"),
         ("columns.json", b'{"prompt": {"0": "a", "1": "b"}, "answer": {"0": "1", "1": "2"}}', "one object of JSON"),
         ("lists.json", b'{"prompt": ["a", "b"], "answer": ["1", "2"]}', "one object of JSON.*orient='records'"),
@@ -144,11 +152,15 @@ def test_answers_that_are_all_equal_or_end_in_a_point_are_named(
     same = [{"prompt": f"q{n}", "answer": "42" if n else "7"} for n in range(25)]
     questions(write_jsonl(tmp_path / "rows.jsonl", same))
     assert "24 of 25 answers are '42': a policy earns by it alone" in caplog.text
-    questions(write_jsonl(tmp_path / "points.jsonl", [{"prompt": f"q{n}", "answer": f"{n}.0"} for n in range(25)]))
-    assert (
-        "25 of 25 answers are like '50.0', which a response would have to equal: set data.verifier=math" in caplog.text
-    )
+    for form, shown in (("{}.0", "'50.0'"), ("$\\frac{{1}}{{{}}}$", "'$\\\\frac{1}{50}$'"), (0.1 / 3, "'1.6666")):
+        answers = [form.format(50 + n) if isinstance(form, str) else (50 + n) * form for n in range(25)]
+        rows = [{"prompt": f"q{n}", "answer": answer} for n, answer in enumerate(answers)]
+        questions(write_jsonl(tmp_path / "forms.jsonl", rows))
+        assert re.search(
+            rf"\d+ of 25 answers are like {re.escape(shown)}.* to equal: set data.verifier=math", caplog.text
+        )
     caplog.clear()
+    questions(write_jsonl(tmp_path / "whole.jsonl", [{"prompt": f"q{n}", "answer": n / 4} for n in range(25)]))
     questions(write_jsonl(tmp_path / "two.jsonl", [{"prompt": f"q{n}", "answer": "ab"[n % 2]} for n in range(40)]))
     assert caplog.text == ""
 

@@ -194,7 +194,7 @@ def _reply_to(
     payload: dict[str, object],
     text: str,
 ) -> None:
-    """Score a text, and send the reply. An exception that ends this process is raised again after it is reported."""
+    """Score a text, and send the reply. Raises SystemExit after an exception that ends this process."""
     try:
         value, reason = score_and_reason(score(payload, text))
         reply = ChildReply(number, value, reason[:MAX_WORDS], None)
@@ -205,7 +205,7 @@ def _reply_to(
         reply = ChildReply(number, 0.0, "", _describe(error), isinstance(error, OF_MACHINE))
     except BaseException as error:
         _send(end, ChildReply(number, None, "", _describe(error), isinstance(error, OF_MACHINE)))
-        raise
+        raise SystemExit(1) from error
     _send(end, reply)
 
 

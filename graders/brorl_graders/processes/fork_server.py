@@ -244,9 +244,11 @@ def _fork(control: Connection, isolation: child.KernelIsolation | None, serve: s
         control.close()
         run_child(socket.socket(fileno=descriptor), server, isolation, import_function("function", serve))
         status = 0
+    except SystemExit:  # the child has told why it ends
+        status = 1
+    except BaseException:  # noqa: BLE001 nothing else catches it
+        traceback.print_exc()
     finally:  # a child must never continue as a second fork server
-        if status:
-            traceback.print_exc()
         os._exit(status)
 
 

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 MIN_CHECK_S = 0.02  # shortest time between two checks of a child
 TOO_MANY = "its process sent a reply too many"
-MAX_LOGGED = 20  # failures that are logged; later ones are only counted
+MAX_LOGGED = 20  # failures of one reason each that are logged; others are only counted
 SLOWER = 2.0  # times that a process may read a question more slowly than the one that had the trial
 TRIAL_S = 1.0  # time of a text after which its question has a trial
 IDLE_S = 5.0  # longest wait of either thread when nothing happens
@@ -49,6 +49,7 @@ class ProcessPool:
         """
         self.deadlines = deadlines
         self.num_failures = 0
+        self._logged: set[tuple[str, str]] = set()  # verifiers with reasons of failures
         self._late_s = 0.0  # seconds of children whose text was ended at its deadline, not taken yet
         self._fork_server = ForkServer()
         self._tasks: deque[ScoringTask] = deque()  # tasks with waiting texts, oldest first
@@ -394,7 +395,8 @@ class ProcessPool:
         if task.is_trial:
             return
         self.num_failures += 1
-        if self.num_failures <= MAX_LOGGED:
+        if (task.verifier, reason) not in self._logged and len(self._logged) < MAX_LOGGED:
+            self._logged.add((task.verifier, reason))
             log.warning("verifier %s: %s, on %r", task.verifier, reason, task.texts[index][:200])
         if not (is_own or task.runs_own_code):
             task.of_response.add(index)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 from collections.abc import Iterator
@@ -123,6 +124,18 @@ def test_the_error_of_a_verifier_is_named(pool: ProcessPool, response: str, reas
     assert verdicts.scores == [None, 1.0]
     words, _, line = verdicts.reasons[0].rpartition(" (")
     assert (words, line.partition(":")[0]) == (reason, "hostile_replies.py")
+
+
+def test_an_error_on_many_responses_is_logged_once_and_prints_no_traceback(
+    pool: ProcessPool, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    logging.getLogger("brorl_graders").propagate = True
+    assert pool.score(REPLY, {}, ["leave 0"] * 4 + ["no number"]) == [None] * 5
+    assert [record.getMessage().partition(" (")[0] for record in caplog.records] == [
+        f"verifier {REPLY}: SystemExit: 0",
+        f"verifier {REPLY}: ValueError: could not convert string to float: 'number'",
+    ]
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_only_processes_with_code_of_this_package_have_many_texts_at_once() -> None:

@@ -20,12 +20,22 @@ from tests.unit.prompts.files import write_jsonl
 MODEL = "policy.model=models/sums"  # 512 positions; your_model has 256 tokens for prompts and 128 for responses
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine takes seconds to start the processes that score."""
+    monkeypatch.setattr(input_checks, "JUDGING_S", 60.0)
+
+
 @pytest.fixture
 def own_rewards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A module of reward functions, importable in children, too."""
     (tmp_path / "pays.py").write_text(
         "def points(payload, response):\n    return 5.0 if payload['answer'] in response else -5.0\n"
         "def other(payload, response):\n    return 1.0 if 'please' in response else 0.0\n"
+        "def fails(payload, response):\n    raise KeyError('x' if 'tags' in payload else 'y')\n"
+        "def half_fails(payload, response):\n    return 1.0 if int(payload['answer']) % 2 else payload['no']\n"
+        "def abstains(payload, response):\n    return None\n"
+        "def at_most(payload, response):\n    return 0.9 if payload['answer'] in response.split('>') else 0.1\n"
         "def endless(payload, response):\n    while True:\n        pass\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
@@ -122,6 +132,40 @@ def test_an_own_function_with_another_scale_earns_and_one_with_another_aim_is_a_
     assert found(rows, f"data.verifier={own_rewards}:points", *ENOUGH) == []
     (said,) = found(rows, f"data.verifier={own_rewards}:other", *ENOUGH)
     assert re.search(r"references do not earn the full reward .* got 0 from pays:other", said)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("fails", r"KeyError: 'y' \(pays.py:\d+\)"), ("abstains", "it returned None")]
+)
+def test_an_own_function_that_fails_on_all_references_is_refused(
+    tmp_path: Path, own_rewards: str, name: str, words: str
+) -> None:
+    given = (file_of(tmp_path, sums(20)), f"data.verifier={own_rewards}:{name}", *ENOUGH)
+    with pytest.raises(DataError, match=rf"got no reward from pays:{name} \(.*{words}.*Mend pays:{name}\.") as raised:
+        found(*given)
+    (said,) = found(*given, str(raised.value).rpartition("Set ")[2].split()[0])
+    assert "Mend pays" in said
+
+
+def test_an_own_function_that_fails_on_some_is_a_warning(tmp_path: Path, own_rewards: str) -> None:
+    (said,) = found(file_of(tmp_path, sums(20)), f"data.verifier={own_rewards}:half_fails", *ENOUGH)
+    assert "KeyError: 'no'" in said
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (("data.verifier=exact_match", "data.success_reward=10"), r"earn at most 1 from exact_match, .* from 10 on"),
+        (("data.verifier=pays:at_most",), r"earn at most 0\.9 from pays:at_most, .* from 1 on"),
+    ],
+)
+def test_a_full_mark_that_no_reference_earns_is_said_with_one_that_they_earn(
+    tmp_path: Path, own_rewards: str, given: tuple[str, ...], words: str
+) -> None:
+    rows = file_of(tmp_path, sums(20))
+    (said,) = found(rows, *given, *ENOUGH)
+    assert re.search(words, said)
+    assert found(rows, given[0], re.search(r"data\.success_reward=\S+", said)[0], *ENOUGH) == []
 
 
 def test_an_own_function_that_takes_longer_than_the_check_is_not_tried(

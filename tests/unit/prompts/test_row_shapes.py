@@ -47,6 +47,18 @@ SHAPES: dict[str, tuple[dict[str, Any], str, str, dict[str, Any]]] = {
         "1 + 1?",
         {"answer": "2"},
     ),
+    "TRL": (
+        {"prompt": [{"role": "user", "content": "1 + 1?"}], "solution": r"$\boxed{2}$"},
+        "math",
+        "1 + 1?",
+        {"answer": "2"},
+    ),
+    "questions with solutions": (
+        {"question": "1 + 1?", "solution": "One and one.\n#### 2"},
+        "math",
+        "1 + 1?",
+        {"answer": "2"},
+    ),
     "DeepScaleR": ({"problem": "1 + 1?", "answer": "2", "solution": "It is 2."}, "math", "1 + 1?", {"answer": "2"}),
     "AIME": ({"ID": "2024-I-1", "Problem": "1 + 1?", "Solution": "…", "Answer": 2}, "math", "1 + 1?", {"answer": 2}),
     "conversations": ({"messages": TALK}, "math", "Say 1 + 1.", {"answer": "2"}),
