@@ -164,7 +164,6 @@ def _is_own(question: Looked) -> bool:
 
 
 def _tried(pairs: Sequence[tuple[Looked, str]], data: DataConfig, pool: Pool) -> list[_Tried]:
-    """Score references as answers, as many as the time allows."""
     tried, start = [], time.monotonic()
     for question, reference in pairs:
         if time.monotonic() - start > JUDGING_S:

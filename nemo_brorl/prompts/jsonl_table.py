@@ -131,7 +131,6 @@ def parsed_row(line: bytes) -> Row:
 
 
 def _hint(line: bytes) -> str:
-    """Return what to write instead of a line that looks like JSON, or ""."""
     if re.match(rb"\{\s*'", line):
         return ". It is Python's text of a mapping: write json.dumps(row)"
     if line.endswith(b"},"):

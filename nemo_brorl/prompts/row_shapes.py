@@ -121,7 +121,6 @@ def _programs(prompt: str, tests: str, names: Mapping[str, str]) -> RowFormat:
 
 
 def _are_solutions(answer: str | None, rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether most texts of a column hold a final answer among other words."""
     texts = [str(row.get(answer or "")) for row in rows]
     return sum(final_answer(text) not in (ABSENT, text.strip()) for text in texts) > len(rows) / 2
 
