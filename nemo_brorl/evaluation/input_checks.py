@@ -17,6 +17,7 @@ from nemo_brorl.config.evaluation import EvaluationConfig
 from nemo_brorl.config.generation import GenerationConfig
 from nemo_brorl.config.rewards import RewardsConfig
 from nemo_brorl.config.rollouts import RolloutsConfig
+from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.prompts.asking import place_of_answer, render_question
 from nemo_brorl.prompts.file_source import FileSource
@@ -24,6 +25,8 @@ from nemo_brorl.prompts.mixture import Domain, Mixture
 from nemo_brorl.scoring.grader_settings import deadlines_of
 from nemo_brorl.scoring.preparation import keys_of
 from nemo_brorl.types import Prompt
+
+log = get_logger(__name__)
 
 NUM_QUESTIONS = 200  # questions of files that are looked at
 NUM_GENERATED = 40  # the same of generated tasks
@@ -122,6 +125,8 @@ def references_of(asked: Sequence[Looked], data: DataConfig, rewards: RewardsCon
     with Pool(deadlines_of(rewards, JUDGING_S)) as pool:
         for pairs in (ours, own[:NUM_OWN]):
             tried = _tried(pairs, data, pool)
+            if len(tried) < len(pairs):
+                log.info("%d of %d references were scored in %.0f s", len(tried), len(pairs), JUDGING_S)
             failures = [reference for reference in tried if not reference.earns]
             yield from _marks_not_reached(tried)
             if not failures:

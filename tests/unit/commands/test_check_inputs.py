@@ -168,12 +168,14 @@ def test_a_full_mark_that_no_reference_earns_is_said_with_one_that_they_earn(
     assert found(rows, given[0], re.search(r"data\.success_reward=\S+", said)[0], *ENOUGH) == []
 
 
-def test_an_own_function_that_takes_longer_than_the_check_is_not_tried(
-    tmp_path: Path, own_rewards: str, monkeypatch: pytest.MonkeyPatch
+def test_an_own_function_that_takes_longer_than_the_check_is_not_tried_and_the_log_says_so(
+    tmp_path: Path, own_rewards: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     monkeypatch.setattr(input_checks, "JUDGING_S", 0.2)
     rows = file_of(tmp_path, sums(20))
     assert found(rows, f"data.verifier={own_rewards}:endless", "rewards.timeout_s=600", *ENOUGH) == []
+    assert "0 of 18 references were scored" in caplog.text
 
 
 def test_fewer_held_out_questions_than_asked_are_said_with_their_error(tmp_path: Path) -> None:
