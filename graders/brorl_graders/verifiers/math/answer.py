@@ -24,7 +24,7 @@ from brorl_graders.verifiers.math.equality import FORMS, PERCENT, UNITS, USUAL, 
 from brorl_graders.verifiers.math.equation import is_no_answer, is_to_be_solved, steps_of_an_estimate, without_operation
 from brorl_graders.verifiers.math.finding import MAX_TAIL, PLACES, find_answer, in_boxes, place_of
 from brorl_graders.verifiers.math.library import equal_by_library
-from brorl_graders.verifiers.math.marks import are_marked_alike, differ_in_case, have_one_name, without_marks
+from brorl_graders.verifiers.math.marks import are_marked_alike, have_one_name, without_marks
 from brorl_graders.verifiers.math.notation import in_one_notation
 from brorl_graders.verifiers.math.qualifier import with_argument_of, without_qualifier
 from brorl_graders.verifiers.math.reading import (
@@ -33,8 +33,6 @@ from brorl_graders.verifiers.math.reading import (
     Quantity,
     Reading,
     Words,
-    has_changing_words,
-    has_words,
     read,
     read_in_the_kind_of,
 )
@@ -71,7 +69,6 @@ KEYS = (
     Key(TOLERANCE, "largest relative difference of equal numbers, from 0 to below 1", (), "0"),
 )
 _TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
-_UNFINISHED = re.compile(r"[-+*/^_=<>]$|\d ?\^ ?(?:\{[^{}]*\}|\w) ?_|%[ {}]*%")
 _CAPITALS = re.compile(r"(?:^|[ {])[A-Z]{2,3} ?\}?$")
 _VECTOR_PRODUCT = re.compile(r"\\(?:mathbf|boldsymbol|bm|vec)(?![A-Za-z])[^+=]*\\times")
 _LETTER = re.compile(r"(?:\\text ?\{)?\(?[A-J]\)?\}?")
@@ -186,7 +183,7 @@ def _is_equal(reference: str, given: str, rules: MathRules) -> bool:
             return False
     reference = without_qualifier(reference)
     given = with_argument_of(reference, without_qualifier(given))
-    if _UNFINISHED.search(given) or not are_marked_alike(reference, given):
+    if not are_marked_alike(reference, given):
         return False
     reference, given = without_marks(reference), without_marks(given)
     if "\\approx" in given[1:] and "\\approx" not in reference:
@@ -207,21 +204,14 @@ def _verdict(reference: str, given: str, rules: MathRules) -> bool | None:
             return is_same
     wanted = read(reference)
     is_value = _is_value(wanted)
-    is_date = isinstance(wanted, Words) and any(map(str.isdigit, wanted.text))
-    if not (is_value or is_date) and differ_in_case(reference, given):
-        return False
     if "=" in given and (is_no_answer(given) or (is_value and is_to_be_solved(given))):
         return False
     found = _chosen(reference, given) or read_in_the_kind_of(wanted, given)
-    if found is None:
-        may_be_misread = has_changing_words(given) or (is_value and has_words(given))
-    else:
-        may_be_misread = False
-        verdict = None if wanted is None else are_equal(wanted, found, rules)
-        if verdict is not None:
-            return verdict
+    verdict = None if wanted is None or found is None else are_equal(wanted, found, rules)
+    if verdict is not None:
+        return verdict
     is_question = not is_solved(given) and (not is_inequality(reference) or is_solved(reference))
-    return False if may_be_misread or is_question else None
+    return False if is_question else None
 
 
 def _are_same_lists(reference: str, given: str) -> bool | None:

@@ -134,6 +134,8 @@ def _quantities(
         if reference.unit.factor != given.unit.factor:
             one = scaled(one, reference.unit.factor)
             other = scaled(other, given.unit.factor)
+    if (reference.is_percent and given.unit) or (given.is_percent and reference.unit and rules.units != "ignore"):
+        return False
     if reference.is_percent == given.is_percent:
         return compare(one, other, rules.relative_tolerance)
     if reference.is_percent:

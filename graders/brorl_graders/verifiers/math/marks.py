@@ -9,10 +9,7 @@ _MARK = re.compile(
     r"|\^ ?\{? ?(?P<sign>\*|\\d?dagger|(?<=[A-Z)}\]]\^)T|(?<=[A-Z)}\]]\^\{)T) ?\}?)(?!\w)"
     r"|\\(?:wide)?(?P<above>hat|tilde|check|vec)(?![A-Za-z]) ?\{? ?(?P<under>\w)?"
 )
-_NOT_LETTERS = re.compile(r"\\text ?\{[^{}]*\}|\\[A-Za-z]+")
-_RUN = re.compile(r"[A-Za-z]+")
 _NAME_END = re.compile(r"^.*(?<![<>!:])=")
-MAX_RUN = 3  # letters that stand together and may be a product or a name; four are a word
 _CAPITALS = re.compile(r"(?:\\(?P<sign>angle|triangle|overline|overrightarrow) ?\{? ?)?(?P<letters>[A-Za-z]{2,3}) ?\}?")
 _SMALL_WORDS = frozenset(("yes", "no", "dne", "odd", "one", "two", "six", "ten"))
 
@@ -58,19 +55,3 @@ def _marks(text: str) -> list[tuple[str, str]]:
         sign = mark["primes"] or mark["sign"] or mark["above"]
         found.append((sign, mark["of"] or mark["under"] or ""))
     return sorted(found)
-
-
-def differ_in_case(reference: str, given: str) -> bool:
-    """Return whether a letter of an answer has the other case in the reference, as in `K^2` for `k^2`."""
-    one = _letters(reference)
-    return any(letter not in one and letter.swapcase() in one for letter in _letters(given))
-
-
-def _letters(text: str) -> set[str]:
-    """Return the letters of an expression or a name in capitals. A text with a word, or a single letter, has none."""
-    plain = _NOT_LETTERS.sub(" ", text) if "\\" in text else text
-    runs = _RUN.findall(plain)
-    is_word = len(runs) == 1 and len(runs[0]) == MAX_RUN and not runs[0].isupper()
-    if len(plain.strip()) < 2 or is_word or any(len(run) > MAX_RUN or run.lower() in _SMALL_WORDS for run in runs):
-        return set()
-    return set("".join(runs))

@@ -45,6 +45,9 @@ _CHARACTERS = {
     "≡": "\\equiv ",
     "∖": "\\setminus ",
     "ℝ": "\\mathbb{R}",
+    "∠": "\\angle ",
+    "△": "\\triangle ",
+    "ℤ": "\\mathbb{Z}",
     "∨": "\\lor ",
     "∧": "\\land ",
     "…": "...",
@@ -80,7 +83,7 @@ _LOWERED_RUN = re.compile(f"[{_LOWERED}]+")
 _ROOT = re.compile(r"(?:√|(?<![\\A-Za-z])sqrt)\s*(?:\(([^()]*)\)|(\d+(?:\.\d+)?|[A-Za-z](?![A-Za-z])))")
 _SHORT_ROOT = re.compile(r"\\sqrt\s*(\d)")
 _SHORT_FRACTION = re.compile(r"\\frac\s*(?:(\d)|\{([^{}]*)\})\s*(?:(\d)|\{([^{}]*)\})")
-_FRACTION = re.compile(r"\\[dtc]frac(?![A-Za-z])")
+_FRACTION = re.compile(r"\\[dtc](frac|binom)(?![A-Za-z])")
 _SIZE = re.compile(r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits)(?![A-Za-z])\s*\.?")
 _SYNONYMS = {
     "\\leq": "\\le ",
@@ -114,6 +117,7 @@ _SYNONYMS = {
     "\\lvert": "|",
     "\\rvert": "|",
     "\\vert": "|",
+    "\\imath": "i",
     "\\real": "\\mathbb{R}",
     "\\reals": "\\mathbb{R}",
     "\\intercal": "T",
@@ -126,14 +130,14 @@ _WORDS = re.compile(r"\\(?:textbf|textit|textrm|textnormal|texttt|mbox|mathrm|op
 _UPRIGHT = re.compile(r"\\(?:mathrm|operatorname|text|textrm) ?\{ ?([eiT]|-?\d[\d.,]*) ?\}")
 _ENDS_IN_COMMAND = re.compile(r"\\[A-Za-z]+$")
 _QUANTITY = re.compile(r"\\(?:SI|qty) ?\{([^{}]*)\} ?\{([^{}]*)\}")
-_BRACED = re.compile(r"(?<![\w}^_\])\\])\{ ?([-A-Za-z]) ?\}|(?<![\w}\\])\{\}(?=[\^_])")
+_BRACED = re.compile(r"(?<![\w}^_\])\\])\{ ?([-A-Za-z]) ?\}|(?<![}\\])\{\}(?=[\^_])")
 _PRIMES = re.compile(r"\^ ?(?:\{ ?('[' ]*)\}|')")
 _CIRCLE = re.compile(r"(?<=\d)\^ ?(?:\{ ?o ?\}|o(?![A-Za-z]))")
 _ANGLE = re.compile(r"(\\(?:sin|cos|tan|cot|sec|csc)) ?\(? ?(\d+(?:\.\d+)?) ?\^ ?\{? ?\\circ ?\}? ?\)?")
 _TRANSPOSED = re.compile(r"\(([^()]*,[^()]*)\) ?\^ ?\{? ?T ?\}?")
 _DERIVATIVE = re.compile(r"\\frac ?\{ ?d ?([A-Za-z]) ?\} ?\{ ?d ?[a-z] ?\}")
 _NATURAL_LOGARITHM = re.compile(r"\\log ?_ ?(?:e(?![A-Za-z])|\{ ?e ?\}) ?")
-_INFINITY = re.compile(r"(?:\\text ?\{ ?)infinity ?\}|(?<![A-Za-z])infinity(?![A-Za-z])")
+_INFINITY = re.compile(r"(?:\\text ?\{ ?)infinity ?\}|(?<![\\A-Za-z])inf(?:inity)?(?![A-Za-z])")
 _OUTWARD = re.compile(r"(^|\\(?:in|cup) ?)\](?=[^\[\]]*[,;][^\[\]]*[\[\])])|(?<=[\w}) ])\[(?=$| ?\\cup)")
 _COMBINATION = re.compile(
     r"(?<![A-Za-z\d^_}])(?:(?:\^|_) ?\{? ?(\d+) ?\}? ?C ?_ ?\{? ?(\d+) ?\}?|(\d+) ?C ?_? ?(\d+)(?!\d)"
@@ -148,7 +152,10 @@ _GROUPED = re.compile(r"(?<![\w.])[1-9]\d{0,2}(?:(?:\.\d{3}){2,}|(?:'\d{3})+|(?:
 _SEPARATOR = re.compile(r"[._']")
 _SPLIT_DECIMAL = re.compile(r"(?<=\d)\. +(?=\d)")
 _NEGATIVE_SPACE = re.compile(r"\\! ?")
-_COMMA_GROUP = re.compile(r"\{\s*,\s*\}")
+_BRACED_SIGN = re.compile(r"(?<=\d)\{\s*([,.:])\s*\}")
+_ROW_SPACE = re.compile(r"(\\\\) ?\[[\d.]+ ?(?:pt|em|ex|mm|cm)\]")
+_NAMED_SIGN = re.compile(r"(?:\\text ?\{ ?(angle|triangle) ?\}|(?<![\\A-Za-z])(angle|triangle)) ?(?=[A-Z]{1,3}(?![a-z]))")
+_CASES = re.compile(r"\\begin ?\{cases\}((?:(?!\\begin)[^&])*)\\end ?\{cases\}")
 _SPACE = re.compile(r"\s+")
 _FORMULA_MARKS = re.compile(r"(?<!\\)(?:\$+|\\[()\[\]])")
 _COMMAND_START = re.compile(r"(?<!\\)\\(?!\\)")
@@ -164,6 +171,7 @@ _ARGUMENT = re.compile(rf"(\\(?:{_FUNCTIONS}) *\(?)({_GREEK})(?![A-Za-z])")
 _EXPONENTIAL = re.compile(r"(?:\\|(?<![\\A-Za-z]))exp ?\(([^()]*)\)")
 _BOLD = re.compile(r"(?<![\w)])\*\*|\*\*(?![\w(\\])")  # the power in `2**3` does not match
 _CURRENCY = re.compile(r"^(-?)\s*(\\\$|[€£¥₹]|USD|EUR)\s*(\.?\d[\d.,]*)(?=$|(.))")
+_QUOTES = ('"', "“", "”", "「", "」")
 _CURRENCIES = {
     "\\$": "dollars",
     "USD": "dollars",
@@ -209,7 +217,9 @@ def _of_signs(text: str) -> str:
         plain = _DERIVATIVE.sub(r"\1'", plain)
     if "\\log" in plain:
         plain = _NATURAL_LOGARITHM.sub(r"\\ln ", plain)
-    if "infinity" in plain:
+    if "angle" in plain:
+        plain = _NAMED_SIGN.sub(lambda found: f"\\{found[1] or found[2]} ", plain)
+    if "inf" in plain:
         plain = _INFINITY.sub(r"\\infty ", plain)
     if "T" in plain:
         transposed = _TRANSPOSED.fullmatch(plain)
@@ -291,14 +301,14 @@ def _as_index(found: re.Match[str]) -> str:
 def _of_latex(text: str) -> str:
     plain = _of_commands(text) if "\\" in text or "~" in text else text
     if "{" in plain:
-        plain = _COMMA_GROUP.sub(",", _BRACED.sub(r"\1", plain))
+        plain = _BRACED_SIGN.sub(r"\1", _BRACED.sub(r"\1", plain))
     if "frac" in plain:
         plain = _SHORT_FRACTION.sub(_as_fraction, plain)
     return plain
 
 
 def _of_commands(text: str) -> str:
-    plain = _SIZE.sub("", _FRACTION.sub(r"\\frac", text))
+    plain = _SIZE.sub("", _FRACTION.sub(r"\\\1", text))
     if "\\SI" in plain or "\\qty" in plain:
         plain = _QUANTITY.sub(_as_quantity, plain)
     if "\\mathrm" in plain or "\\operatorname" in plain or "\\text" in plain:
@@ -309,12 +319,19 @@ def _of_commands(text: str) -> str:
     plain = _NEGATIVE_SPACE.sub("", plain)
     plain = _NARROW.sub(" ", plain)
     plain = plain.replace("\\%", "%")
+    if "\\begin" in plain:
+        plain = _CASES.sub(_as_list, _ROW_SPACE.sub(r"\1", plain))
     plain = _SHORT_ROOT.sub(r"\\sqrt{\1}", plain)
     if "\\choose" in plain or "\\over" in plain:
         plain = _STACKED.sub(_as_binomial_or_fraction, plain)
     if "\\text" in plain:
         plain = _POWER_IN_TEXT.sub(r"\1\2", plain)
     return plain
+
+
+def _as_list(found: re.Match[str]) -> str:
+    """Write the rows of `cases` as a list."""
+    return ", ".join(row.strip(" ,;") for row in found[1].split("\\\\") if row.strip())
 
 
 def _without_font(found: re.Match[str]) -> str:
@@ -351,10 +368,12 @@ def _unwrapped(text: str) -> str:
     for _ in range(MAX_WRAPPINGS):
         before = plain
         plain = plain.lstrip(":; ")
-        plain = plain.rstrip(",;: ")
+        plain = plain.rstrip(",;: \u3002\uff0e\uff01")
         plain = plain.rstrip(".") + "..." if plain.endswith("...") else plain.rstrip(".,;: ")
         if plain.startswith("*") and plain.endswith("*"):
             plain = plain.strip("*")
+        if plain[:1] in _QUOTES and plain[-1:] in _QUOTES and len(plain) > 2:
+            plain = plain[1:-1]
         in_text = _NUMBER_IN_TEXT.fullmatch(plain) if plain.startswith("\\text") else None
         if in_text:
             plain = in_text[1].strip()

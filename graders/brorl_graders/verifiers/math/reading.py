@@ -15,7 +15,6 @@ from functools import lru_cache
 from brorl_graders.verifiers.math.assignment import read_cases, read_tuple
 from brorl_graders.verifiers.math.kinds import Congruence, Group, Named, Quantity, Ratio, Reading, Words
 from brorl_graders.verifiers.math.notation import depth
-from brorl_graders.verifiers.math.number_words import changes_a_number
 from brorl_graders.verifiers.math.quantity import read_plain, read_quantity
 from brorl_graders.verifiers.math.relation import NAME
 from brorl_graders.verifiers.math.sets import (
@@ -44,16 +43,14 @@ _RELATION = re.compile(
     r"[<>=]|\\(?:le|ge|ne|in|notin|approx|sim|equiv|pm|mp|to|mid|subset|lt|gt|cap|setminus)(?![A-Za-z])"
 )
 _TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
-_COMMAND = re.compile(r"\\[A-Za-z]+")
 _CASE_END = re.compile(rf"(?:{ONE_OR_OTHER.pattern})|;")
 _POINT = re.compile(
     r"(?:\\text ?\{ ?(?:the )?points? ?\} ?|(?:the )?points? |(?P<name>[A-Z](?:_\{?\d\}?|')?) ?=? ?)(?=\()"
 )
-_RATIO = re.compile(r"(?:[A-Z](?::[A-Z])+ ?= ?)?(\d+(?:\.\d+)?(?: ?(?::|\\text ?\{ ?to ?\}| to ) ?\d+(?:\.\d+)?)+)")
+_RATIO = re.compile(r"(?:[A-Za-z](?: ?: ?[A-Za-z])+ ?= ?)?(\d+(?:\.\d+)?(?: ?(?::|\\text ?\{ ?to ?\}| to ) ?\d+(?:\.\d+)?)+)")
 _RATIO_SIGN = re.compile(r":|to")
 _TIME = re.compile(r"(?:1?\d|2[0-4]):(?:0\d|[1-5]0)")  # may be a ratio too
 _ENDLESS_SUM = re.compile(r"[-+*\d ]+(?:\.\.\.)[-+*\d ]+")
-_LONG_WORD = re.compile(r"[A-Za-z]{3,}")
 _COLUMN = re.compile(r"\\begin ?\{([pbB]?matrix)\}(.*)\\end ?\{\1\}")
 _LOOSE = re.compile(r"\\text|[\\(){} ]")
 _CONGRUENCE = re.compile(r"(?:[A-Za-z](?:equiv|=))?(?P<residue>-?\d{1,9})[pb]?mod(?P<modulus>\d{1,9})")
@@ -195,16 +192,6 @@ def _single(text: str) -> Reading | None:
     return (
         read_numeral(text) or read_date_or_time(text) or read_formula(text) or read_quantity(text) or read_words(text)
     )
-
-
-def has_words(text: str) -> bool:
-    """Return whether an answer has words of three letters or more, which a library may drop."""
-    return _LONG_WORD.search(_COMMAND.sub(" ", text)) is not None
-
-
-def has_changing_words(text: str) -> bool:
-    """Return whether words in an answer that is not read may change the numbers next to them."""
-    return changes_a_number(_COMMAND.sub(" ", text))
 
 
 def _listing(text: str, items: list[str]) -> Reading | None:
