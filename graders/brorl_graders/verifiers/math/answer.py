@@ -33,6 +33,7 @@ from brorl_graders.verifiers.math.reading import (
     Quantity,
     Reading,
     Words,
+    is_plain,
     read,
     read_in_the_kind_of,
 )
@@ -125,7 +126,7 @@ def _whole_text(response: str) -> str | None:
     # The mark is found faster than a text is read.
     if first_mark(shown) >= 0 or not is_bare(in_one_notation(shown)):
         return None
-    return shown if read(in_one_notation(shown)) is not None else None
+    return shown if is_plain(read(in_one_notation(shown))) else None
 
 
 def answer(payload: Payload, response: str) -> str | None:
@@ -188,12 +189,11 @@ def _is_equal(reference: str, given: str, rules: MathRules) -> bool:
     reference, given = without_marks(reference), without_marks(given)
     if "\\approx" in given[1:] and "\\approx" not in reference:
         return any(_is_equal(reference, step, rules) for step in steps_of_an_estimate(given))
-    verdict = _verdict(reference, given, rules)
-    return equal_by_library(reference, given) if verdict is None else verdict
+    return _verdict(reference, given, rules)
 
 
-def _verdict(reference: str, given: str, rules: MathRules) -> bool | None:
-    """Compare two answers as they are read. None: the comparison needs a grammar or symbolic algebra."""
+def _verdict(reference: str, given: str, rules: MathRules) -> bool:
+    """Compare two answers as they are read."""
     if _CAPITALS.search(reference):
         is_same = have_one_name(reference, given)
         if is_same is not None:
@@ -207,11 +207,10 @@ def _verdict(reference: str, given: str, rules: MathRules) -> bool | None:
     if "=" in given and (is_no_answer(given) or (is_value and is_to_be_solved(given))):
         return False
     found = _chosen(reference, given) or read_in_the_kind_of(wanted, given)
-    verdict = None if wanted is None or found is None else are_equal(wanted, found, rules)
-    if verdict is not None:
-        return verdict
+    if wanted is None or found is None:
+        return False
     is_question = not is_solved(given) and (not is_inequality(reference) or is_solved(reference))
-    return False if is_question else None
+    return not (is_question and not is_plain(found)) and are_equal(wanted, found, rules)
 
 
 def _are_same_lists(reference: str, given: str) -> bool | None:

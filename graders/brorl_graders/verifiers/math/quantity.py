@@ -45,7 +45,7 @@ def read_plain(text: str) -> Value | None:
     """Read a number as it is written, or else the value of an expression."""
     number = read_number(text)
     if number is not None:
-        return Value(number.value, last_place=number.last_place)
+        return Value(number.value, last_place=number.last_place, text=text)
     return read_value(text)
 
 

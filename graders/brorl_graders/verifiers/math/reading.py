@@ -13,7 +13,8 @@ from fractions import Fraction
 from functools import lru_cache
 
 from brorl_graders.verifiers.math.assignment import read_cases, read_tuple
-from brorl_graders.verifiers.math.kinds import Congruence, Group, Named, Quantity, Ratio, Reading, Words
+from brorl_graders.verifiers.math.expression import Unreadable, parse
+from brorl_graders.verifiers.math.kinds import Congruence, Expression, Group, Named, Quantity, Ratio, Reading, Words
 from brorl_graders.verifiers.math.notation import depth
 from brorl_graders.verifiers.math.quantity import read_plain, read_quantity
 from brorl_graders.verifiers.math.relation import NAME
@@ -26,6 +27,7 @@ from brorl_graders.verifiers.math.sets import (
     read_intersection,
     read_set,
 )
+from brorl_graders.verifiers.math.units import read_unit
 from brorl_graders.verifiers.math.value import Value
 from brorl_graders.verifiers.math.words import NONE, read_date_or_time, read_formula, read_numeral, read_words
 
@@ -57,7 +59,9 @@ _CONGRUENCE = re.compile(r"(?:[A-Za-z](?:equiv|=))?(?P<residue>-?\d{1,9})[pb]?mo
 _ONE_LETTER = re.compile(r"\( ?[A-Za-z] ?\)")
 _INDIAN = re.compile(r"-?\d{1,2}(?:,\d\d)+,\d{3}")
 _COMBINATION = re.compile(r"\(? ?C ?\( ?(\d{1,4}) ?, ?(\d{1,4}) ?\) ?\)?")
-_AMBIGUOUS_COMMA = re.compile(r"\d,\d{3}(?!\d)")
+_GROUPED = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?![\d,])(?=[^,;]*[,;] |[^,;]*;)|(?<=[,;] )[1-9]\d{0,2}(?:,\d{3})+(?![\d,])")
+_SIGNS = re.compile(r"\\[pm]{2}(?![A-Za-z])")
+_UNIT = re.compile(r" ?(?:\\text ?\{(?P<unit>[^{}]*)\}|\^ ?\{? ?\\circ ?\}?)$")
 _DECIMAL_COMMA = re.compile(r"-?(?:0|\d{4,}),\d+")  # one number, or two answers
 _INFINITE = {"\\infty": LARGEST, "+\\infty": LARGEST, "-\\infty": LEAST}
 _OPENING = "([{"
@@ -78,7 +82,7 @@ def read(text: str) -> Reading | None:
             return several
     if "and" in plain or "or" in plain:
         plain = _OTHERS.sub(",", plain)
-    return _read(plain)
+    return _read(_GROUPED.sub(lambda found: found[0].replace(",", ""), plain) if "," in plain else plain)
 
 
 def read_in_the_kind_of(reference: Reading | None, text: str) -> Reading | None:
@@ -93,6 +97,8 @@ def read_in_the_kind_of(reference: Reading | None, text: str) -> Reading | None:
         return read_quantity(f"{mixed[1]} {mixed[2] or mixed[4]}/{mixed[3] or mixed[5]}")
     if _INDIAN.fullmatch(text):
         return read_quantity(text.replace(",", ""))
+    if _DECIMAL_COMMA.fullmatch(text):
+        return read_quantity(text.replace(",", "."))
     combination = _COMBINATION.fullmatch(text)
     if combination:
         return Quantity(Value(Fraction(math.comb(int(combination[1]), int(combination[2])))))
@@ -173,8 +179,6 @@ def _without_steps(text: str) -> str:
 
 
 def _unnamed(text: str) -> Reading | None:
-    if _RELATION.search(text):
-        return read_inequality(text, _read)
     point = _POINT.match(text) if text[:1] not in "([0123456789-" else None
     if point:
         group = _unnamed(text[point.end() :])
@@ -183,6 +187,8 @@ def _unnamed(text: str) -> Reading | None:
     brackets = _brackets(text)
     if brackets is not None:
         return _bracketed(text, brackets)
+    if _RELATION.search(text):
+        return read_inequality(text, _read) or _expression(text)
     return _single(text)
 
 
@@ -190,8 +196,36 @@ def _single(text: str) -> Reading | None:
     if "\\infty" in text and text.replace(" ", "") in _INFINITE:
         return _INFINITE[text.replace(" ", "")]
     return (
-        read_numeral(text) or read_date_or_time(text) or read_formula(text) or read_quantity(text) or read_words(text)
+        read_numeral(text)
+        or read_date_or_time(text)
+        or read_formula(text)
+        or read_quantity(text)
+        or read_words(text)
+        or _expression(text)
     )
+
+
+def _expression(text: str) -> Reading | None:
+    """Read what only SymPy compares: an expression, a matrix or a relation. `\\pm` gives two of them."""
+    if "\\pm" in text or "\\mp" in text:
+        plus = _read(_SIGNS.sub(lambda sign: "+" if sign[0] == "\\pm" else "-", text))
+        minus = _read(_SIGNS.sub(lambda sign: "-" if sign[0] == "\\pm" else "+", text))
+        return Group("", (plus, minus)) if plus and minus else None
+    end = _UNIT.search(text)
+    unit = read_unit(end["unit"] or "degrees") if end else None
+    plain = text[: end.start()] if end and unit else text
+    try:
+        parse(plain)
+    except Unreadable:
+        return None
+    return Expression(plain, unit)
+
+
+def is_plain(reading: Reading | None) -> bool:
+    """Return whether an answer is read without expressions that only SymPy compares."""
+    if isinstance(reading, Group):
+        return all(map(is_plain, reading.items))
+    return is_plain(reading.reading) if isinstance(reading, Named) else not isinstance(reading, (Expression, type(None)))
 
 
 def _listing(text: str, items: list[str]) -> Reading | None:
@@ -199,9 +233,8 @@ def _listing(text: str, items: list[str]) -> Reading | None:
     number = read_quantity(text)
     if number is not None:
         return number
-    is_nested = ";" in text and "," in text  # maybe a list of pairs
-    if is_nested or _AMBIGUOUS_COMMA.search(text) or _DECIMAL_COMMA.fullmatch(text):
-        return None
+    if ";" in text and "," in text and len(_split(text.replace(",", "")) or ()) < len(items):
+        return None  # maybe a list of pairs
     return _group("", items)
 
 
@@ -233,7 +266,7 @@ def _bracketed(text: str, brackets: str) -> Reading | None:
         return Words(NONE)
     if brackets == "{}" and items == ["\\emptyset"]:
         return None
-    if not items or _AMBIGUOUS_COMMA.search(text):
+    if not items:
         return None
     if len(items) > 1 or brackets == "{}":
         return _group(brackets, items)
@@ -248,7 +281,8 @@ def _group(brackets: str, items: list[str]) -> Group | None:
         reading = _read(item.strip())
         if reading is None:
             return None
-        readings.append(reading)
+        is_several = brackets in ("", "{}") and isinstance(reading, Group) and not reading.brackets
+        readings.extend(reading.items if is_several and isinstance(reading, Group) else (reading,))
     return Group(brackets, tuple(readings))
 
 

@@ -15,7 +15,7 @@ from brorl_graders.verifiers.math.number_words import (
     changes_the_next_number,
     follows_as_a_change,
 )
-from brorl_graders.verifiers.math.reading import read
+from brorl_graders.verifiers.math.reading import is_plain, read
 from brorl_graders.verifiers.math.remarks import is_denied_before, is_taken_back, without_remarks
 from brorl_graders.verifiers.math.units import read_unit
 
@@ -190,7 +190,7 @@ def _first_in(statement: str, may_exclaim: bool) -> str | None:
     clause = _CLAUSE_END.split(line, 1)[0].strip()
     if line == f"{clause}!" and (_QUOTIENT.search(clause) or not may_exclaim):
         clause = line
-    if not formula and any(map(str.isdigit, clause)) and (_is_expression(clause) or read(in_one_notation(clause))):
+    if not formula and any(map(str.isdigit, clause)) and (_is_expression(clause) or is_plain(read(in_one_notation(clause)))):
         rest = line[line.index(clause) + len(clause) :]
         return None if _DOUBT.match(rest) or is_taken_back(rest, 0) else clause
     for run in _RUN.finditer(line):

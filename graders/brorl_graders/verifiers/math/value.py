@@ -173,6 +173,7 @@ class Value(NamedTuple):
     has_variables: bool = False  # True: the value is that at one point
     largest: float = 0.0  # absolute value of the largest sum on the way to the value
     last_place: Fraction = Fraction(0)  # unit of the last digit of a decimal that may be rounded; 0: exact
+    text: str = ""  # as it was written; "" if it was computed
 
 
 def scaled(value: Value, factor: Fraction | int) -> Value:
@@ -181,6 +182,7 @@ def scaled(value: Value, factor: Fraction | int) -> Value:
         value=value.value * factor,
         largest=value.largest * float(factor),
         last_place=value.last_place * factor,
+        text="",
     )
 
 
@@ -254,7 +256,7 @@ def read_value(text: str) -> Value | None:
             return None
     except (Unreadable, ArithmeticError):
         return None
-    return Value(value, evaluator.has_variables, evaluator.largest)
+    return Value(value, evaluator.has_variables, evaluator.largest, text=text)
 
 
 class _Evaluator:

@@ -28,6 +28,7 @@ _DIGITS_OF_A_DATE = re.compile(r"\d{4}-\d\d?-\d\d?|\d{4}/\d\d?/\d\d?|(?!\d{1,3}(
 _ELEMENT = r"(?:H|He|Li|Be|B|C|N|O|F|Ne|Na|Mg|Al|Si|P|S|Cl|Ar|K|Ca|Ti|Cr|Mn|Fe|Ni|Cu|Zn|Br|Ag|Sn|I|Ba|Au|Hg|Pb|U)"
 _FORMULA = re.compile(rf"(?:{_ELEMENT}\d*|\((?:{_ELEMENT}\d*)+\)\d*){{2,}}")
 _EMPTY = ("\\emptyset", "\\{\\}", "\\{ \\}")
+_SMALL_WORDS = ("no", "am", "pm")
 NONE = "no solution"
 _ENDLESS = "infinitely many"
 _BEFORE_A_STATUS = re.compile(
@@ -109,7 +110,8 @@ def read_words(text: str) -> Words | Quantity | None:
     number = read_number_words(words)
     if number is not None:
         return Quantity(Value(number))
-    return Words(_status(words) or words)
+    is_product = len(words) == 2 and words not in _SMALL_WORDS and not text.startswith("\\text")
+    return None if is_product else Words(_status(words) or words)
 
 
 def _status(words: str) -> str | None:
