@@ -18,10 +18,9 @@ MAX_DEPTH = 16  # levels of brackets
 MAX_LETTERS = 4  # letters that stand together and may be a product; more are a word
 
 _TOKEN = re.compile(
-    r"\s*(?:(?P<number>\d+(?:\.(?!\.)\d*)?|\.\d+)|(?P<row>\\\\)|(?P<command>\\[a-zA-Z]+|\\[{}|])"
-    r"|(?P<sign>\.\.\.|[<>]=|[-+*/^_(){}\[\]|!,;:<>=&'])|(?P<letter>[a-zA-Z]))"
+    r"\s*(?:(?P<number>\d+(?:\.(?!\.)\d*)?|\.\d+)|(?P<row>\\\\)|(?P<command>\\[a-zA-Z]+)"
+    r"|(?P<sign>[<>]=|[-+*/^_(){}\[\]|!:<>=&])|(?P<letter>[a-zA-Z]))"
 )
-_JOINT = re.compile(r"\\text ?\{ ?,? ?(?:and|or),? ?\}|(?<![A-Za-z\\{])(?:and|or)(?![A-Za-z])|\\(?:lor|vee)(?![A-Za-z])")
 _WORD = re.compile(rf"(?<![\\A-Za-z])[A-Za-z]{{{MAX_LETTERS + 1},}}")
 _ENVIRONMENT = re.compile(r"\\(begin|end) ?\{ ?([a-z]+) ?\}(?(1) ?(?:\{[lcr| ]*\})?)")
 _RELATIONS = {
@@ -35,7 +34,6 @@ _RELATIONS = {
     "\\lt": "<",
     "\\gt": ">",
     "\\ne": "!=",
-    "\\in": "in",
 }
 FUNCTIONS = frozenset(
     "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log exp max min gcd lcm det deg".split()
@@ -46,11 +44,11 @@ _NAMES = frozenset(
 )
 _DECORATED = frozenset("overline overrightarrow angle triangle mathcal mathbb mathfrak vec".split())
 _CALLED = frozenset("fghFGH")
+_BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _ENCLOSED = {"\\lfloor": ("\\rfloor", "floor"), "\\lceil": ("\\rceil", "ceil")}
 _REPEATED = {"\\sum": "sum", "\\prod": "prod"}
 _PRODUCTS = frozenset(("*", "\\cdot", "\\times"))
-_UNIONS = {"\\cup": "union", "\\setminus": "without"}
-_CLOSING = frozenset((")", "]", "}", "|", ",", ";", "&", "\\\\", "", "\\}", *_RELATIONS, *_UNIONS))
+_CLOSING = frozenset((")", "]", "}", "|", "&", "\\\\", "", *_RELATIONS))
 
 
 class Unreadable(ValueError):
@@ -65,8 +63,8 @@ def parse(text: str, is_wide: bool = False, is_strict: bool = False) -> Tree:
     """
     if len(text) > MAX_LENGTH or _WORD.search(_ENVIRONMENT.sub(" ", text)):
         raise Unreadable
-    parser = _Parser(text if is_strict else _JOINT.sub(",", text), is_wide, is_strict)
-    tree = parser.sum() if is_strict else parser.items("")
+    parser = _Parser(text, is_wide, is_strict)
+    tree = parser.sum() if is_strict else parser.relation()
     parser.expect("")
     return tree
 
@@ -118,31 +116,16 @@ class _Parser:
         self.place += is_next
         return is_next
 
-    def items(self, brackets: str, is_set: bool = False) -> Tree:
-        """Read answers with commas between them up to a closing bracket or the end. One answer is no list."""
-        found = [self.relation()]
-        while self.next in (",", ";"):
-            self.take()
-            if self.next:
-                found.append(self.relation())
-        return found[0] if len(found) == 1 and not is_set else ("group", brackets, *found)
-
     def relation(self) -> Tree:
         """Read sides with signs of relations between them, such as `1 < x \\le 2`."""
         first = self.tokens[self.place : self.place + 2]
-        sides = [self.union()]
+        sides = [self.sum()]
         is_call = first[0].isalpha() and first[1:] == ["("] and self.tokens[self.place - 1] == ")" and self.next == "="
         if is_call and isinstance(sides[0], tuple) and sides[0][:2] == ("*", first[0]):
             sides = [("call", *sides[0][1:])]
         while self.next in _RELATIONS:
-            sides.extend((_RELATIONS[self.take()], self.union()))
+            sides.extend((_RELATIONS[self.take()], self.sum()))
         return sides[0] if len(sides) == 1 else ("relation", *sides)
-
-    def union(self) -> Tree:
-        found = self.sum()
-        while self.next in _UNIONS:
-            found = (_UNIONS[self.take()], found, self.sum())
-        return found
 
     def sum(self) -> Tree:
         self.depth += 1
@@ -150,10 +133,10 @@ class _Parser:
             raise Unreadable
         terms: list[Tree] = []
         while True:
-            sign = self.take() if self.next in ("+", "-", "\\pm", "\\mp") else "+"
+            sign = self.take() if self.next in ("+", "-") else "+"
             term = self.product()
             terms.append(term if sign == "+" else (sign, term))
-            if self.next not in ("+", "-", "\\pm", "\\mp"):
+            if self.next not in ("+", "-"):
                 break
         self.depth -= 1
         return terms[0] if len(terms) == 1 else ("+", *terms)
@@ -214,11 +197,11 @@ class _Parser:
         token = self.next
         if token == "|":
             return self.bars == 0
-        if token in _CLOSING or token in _PRODUCTS or token in ("+", "-", "/", ":", "^", "_", "!", "'", "..."):
+        if token in _CLOSING or token in _PRODUCTS or token in ("+", "-", "/", ":", "^", "_", "!"):
             return False
         if self.integrals and token == "d" and self.tokens[self.place + 1][:1].isalpha():
             return False
-        return token not in ("\\pm", "\\mp", "\\rfloor", "\\rceil", "\\end{matrix}") and not token.startswith("\\end")
+        return token not in ("\\rfloor", "\\rceil", "\\end{matrix}") and not token.startswith("\\end")
 
     def power(self) -> Tree:
         base = self.primary()
@@ -259,15 +242,13 @@ class _Parser:
 
     def primary(self) -> Tree:
         token = self.take()
-        if token[:1].isdigit() or (token[:1] == "." and token != "..."):
+        if token[:1].isdigit() or token[:1] == ".":
             return Fraction(token.rstrip("."))
         if token.isalpha():
             return self.name(token)
-        if token in ("(", "[", "\\{"):
-            return self.bracketed(token)
-        if token == "{":
+        if token in _BRACKETS:
             self.place -= 1
-            return self.within("{", "}")
+            return self.within(token, _BRACKETS[token])
         if token == "|":
             self.bars += 1
             found = self.sum()
@@ -279,22 +260,6 @@ class _Parser:
             self.place -= 1
             return (kind, self.within(token, closing))
         return self.command(token)
-
-    def bracketed(self, opening: str) -> Tree:
-        bars, self.bars = self.bars, 0
-        closings = ("\\}",) if opening == "\\{" else (")", "]")
-        if self.next in closings:
-            raise Unreadable
-        found = self.items("?", is_set=opening == "\\{")
-        self.bars = bars
-        closing = self.take()
-        if closing not in closings:
-            raise Unreadable
-        if isinstance(found, tuple) and found[0] == "group" and found[1] == "?":
-            return ("group", f"{opening}{closing}".replace("\\", ""), *found[2:])
-        if opening + closing not in ("()", "[]"):
-            raise Unreadable
-        return found
 
     def name(self, name: str) -> Tree:
         """Read a name with its index, such as `a_{n+1}`, or a call of f, g or h."""
@@ -380,8 +345,7 @@ class _Parser:
         found: dict[str, Tree] = {}
         while self.next in ("_", "^"):
             sign = self.take()
-            if sign == "_" and self.next == "{":
-                self.take()
+            if sign == "_" and self.skips("{"):
                 found[sign] = self.relation()
                 self.expect("}")
             else:

@@ -10,15 +10,12 @@ The deadline of the process that runs this module stops what takes long.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise, product, starmap
 from typing import Any, NamedTuple
 
 from brorl_graders.verifiers.math.expression import FUNCTIONS, Tree, Unreadable, parse
-from brorl_graders.verifiers.math.units import Unit, read_unit
 from brorl_graders.verifiers.math.value import Value, compare, read_number
 
 MAX_OPERATIONS = 60  # operations in an expression that is expanded
@@ -33,19 +30,7 @@ NEAR_ZERO = 1e-10  # larger than any result that 15 digits give for 0
 # at all of them, `|x| - x` or the whole part of x only at some.
 POINTS = ((0.61, 0.17), (-7.3, -1.9), (97.3, 11.9))
 VALUELESS = (ArithmeticError, AttributeError, TypeError, ValueError, RuntimeError)  # errors without a number
-_GROUPED = re.compile(r"(?<![\d.])[1-9]\d{0,2}(?:[, ]\d{3})+(?!\d)")
-_DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
-_UNIT = re.compile(r" ?(?:\\text ?\{(?P<unit>[^{}]*)\}|\^ ?\{? ?\\circ ?\}?)$")
-_LIST = ("", "{}")
-_SIGNS = {"+": 1, "-": -1, "\\pm": 1, "\\mp": -1}
 _TURNED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
-
-
-class Group(NamedTuple):
-    """Several answers, in brackets or without."""
-
-    brackets: str
-    items: tuple[Any, ...]
 
 
 class Relation(NamedTuple):
@@ -64,13 +49,9 @@ def equal_by_library(reference: str, given: str) -> bool:
 
     Relations, matrices and groups of expressions are compared too. Answers that cannot be read equal nothing.
     """
-    one, unit = _without_unit(reference)
-    other, other_unit = _without_unit(given)
-    if unit and other_unit and unit != other_unit:
-        return False
     try:
-        is_equal = any(starmap(_are_equal, product(_parsed(one), _parsed(other))))
-        return is_equal or _is_rounded(one, other) or _is_rounded(other, one)
+        is_equal = any(starmap(_are_equal, product(_parsed(reference), _parsed(given))))
+        return is_equal or _is_rounded(reference, given) or _is_rounded(given, reference)
     except RecursionError:
         return False
 
@@ -108,25 +89,13 @@ def is_huge(text: str) -> bool:
     return False
 
 
-def _without_unit(text: str) -> tuple[str, Unit | None]:
-    found = _UNIT.search(text)
-    unit = read_unit(found["unit"] if found["unit"] is not None else "degrees") if found else None
-    return (text[: found.start()], unit) if found and unit is not None else (text, None)
-
-
 @lru_cache(maxsize=16384)
 def _parsed(text: str) -> list[Any]:
     """Return what an answer may mean: SymPy expressions and matrices, and groups and relations of these."""
-    spellings = [text]
-    if _GROUPED.search(text):
-        spellings.append(_GROUPED.sub(lambda found: re.sub("[ ,]", "", found[0]), text))
-    if _DECIMAL_COMMA.fullmatch(text):
-        spellings.append(text.replace(",", "."))
     found = []
-    for spelling, is_wide in product(spellings, (False, True) if "/" in text else (False,)):
+    for is_wide in (False, True) if "/" in text else (False,):
         try:
-            tree = parse(spelling, is_wide)
-            meaning = _Builder({}).build(tree)
+            meaning = _Builder({}).build(parse(text, is_wide))
         except (Unreadable, RecursionError):
             continue
         if meaning not in found:
@@ -137,37 +106,14 @@ def _parsed(text: str) -> list[Any]:
 class _Builder:
     """Builds SymPy expressions from a tree. Its methods raise Unreadable for what is too large or has no value."""
 
-    def __init__(self, names: dict[str, Any], sign: int = 1) -> None:
+    def __init__(self, names: dict[str, Any]) -> None:
         self.names = names  # values of the names that a sum or an integral binds
-        self.sign = sign  # of `\\pm`
 
     def build(self, tree: Tree) -> Any:
-        """Return the expression, matrix, group or relation that a tree means."""
-        if tree == "\\emptyset":
-            return Group("{}", ())
-        if not isinstance(tree, tuple):
+        """Return the expression, matrix or relation that a tree means."""
+        if not isinstance(tree, tuple) or tree[0] != "relation":
             return self.expression(tree)
-        kind, *parts = tree
-        if kind == "group":
-            brackets, *items = parts
-            built = []
-            for item in map(self.build, items):
-                is_several = brackets in _LIST and isinstance(item, Group) and not item.brackets
-                built.extend(item.items if is_several else [item])
-            return Group(str(brackets), tuple(built))
-        if kind == "relation":
-            sides = tuple(map(self.build, parts[::2]))
-            several = [side for side in sides if isinstance(side, Group) and not side.brackets]
-            if several and parts[1::2] == ["="] and several == [sides[1]]:
-                return Group("", tuple(Relation(("=",), (sides[0], item)) for item in sides[1].items))
-            return Relation(tuple(map(str, parts[1::2])), sides)
-        if kind == "without":
-            return _without(*map(self.build, parts))
-        if kind == "union":
-            return Group("U", tuple(self.build(part) for part in _parts_of_union(tree)))
-        if self.sign == 1 and not self.names and _has_both_signs(tree):
-            return Group("", (self.expression(tree), _Builder(self.names, -1).expression(tree)))
-        return self.expression(tree)
+        return Relation(tree[2::2], tuple(map(self.expression, tree[1::2])))
 
     def expression(self, tree: Tree) -> Any:
         """Return the SymPy expression that a tree means, and check that it has a value."""
@@ -204,8 +150,8 @@ class _Builder:
             _check_finite(operands)
         if kind == "+":
             return _total(operands)
-        if kind in _SIGNS:
-            return operands[0] * (_SIGNS[kind] * (self.sign if kind in ("\\pm", "\\mp") else 1))
+        if kind == "-":
+            return -operands[0]
         if kind == "*":
             return operands[0] * operands[1] if _has_matrix(operands) else Mul(*operands)
         if kind == "/":
@@ -329,41 +275,13 @@ class _Builder:
             raise Unreadable
         return matrix.det()
 
-    def _group(self, *parts: Tree) -> Any:
+    def _relation(self, *parts: Tree) -> Any:
         raise Unreadable
-
-    _relation = _union = _without = _group
 
     def _call(self, name: str, part: Tree) -> Any:
         from sympy import Function
 
         return Function(name, real=True)(self.expression(part))
-
-
-def _parts_of_union(tree: Tree) -> Iterator[Tree]:
-    if isinstance(tree, tuple) and tree[0] == "union":
-        for part in tree[1:]:
-            yield from _parts_of_union(part)
-    else:
-        yield tree
-
-
-def _without(whole: Any, left_out: Any) -> Group:
-    """Return the real numbers outside an interval as a union of intervals."""
-    from sympy import oo
-
-    if str(whole) != "\\mathbb R" or not isinstance(left_out, Group) or len(left_out.items) != 2:
-        raise Unreadable
-    low, high = left_out.items
-    opening, closing = left_out.brackets
-    closed = (")" if opening == "[" else "]", "(" if closing == "]" else "[")
-    return Group("U", (Group(f"({closed[0]}", (-oo, low)), Group(f"{closed[1]})", (high, oo))))
-
-
-def _has_both_signs(tree: Tree) -> bool:
-    if not isinstance(tree, tuple):
-        return False
-    return tree[0] in ("\\pm", "\\mp") or any(map(_has_both_signs, tree[1:]))
 
 
 def _has_matrix(operands: list[Any]) -> bool:
@@ -436,33 +354,20 @@ def _values_at(point: tuple[float, float], symbols: set[Any]) -> dict[Any, float
 
 def _are_equal(reference: Any, given: Any) -> bool:
     """Return whether the meanings of two answers are equal."""
-    reference, given = _same_form(reference, given), _same_form(given, reference)
-    if isinstance(reference, Group) or isinstance(given, Group):
-        return _are_equal_groups(reference, given)
     if isinstance(reference, Relation) and isinstance(given, Relation):
         return _are_equal_relations(reference, given)
-    if isinstance(reference, Relation) or isinstance(given, Relation):
+    one, other = _last_step(reference), _last_step(given)
+    if isinstance(one, Relation) or isinstance(other, Relation):
         return False
-    if _has_matrix([reference]) or _has_matrix([given]):
-        return _has_matrix([reference]) and _has_matrix([given]) and _are_equal_matrices(reference, given)
-    return _are_equal_expressions(reference, given)
+    if _has_matrix([one, other]):
+        return _has_matrix([one]) and _has_matrix([other]) and _are_equal_matrices(one, other)
+    return _are_equal_expressions(one, other)
 
 
-def _same_form(one: Any, other: Any) -> Any:
-    """Return an answer in the form of another: an assignment as its value, an inequality as an interval."""
-    if not isinstance(one, Relation):
-        is_column = getattr(one, "is_Matrix", False) and one.cols == 1
-        return Group("()", tuple(one)) if is_column and isinstance(other, Group) and other.brackets == "()" else one
-    if one.signs == ("in",):
-        return one.sides[1]
-    if {*one.signs} == {"="} and not isinstance(other, Relation):
-        return _last_step(one)
-    interval = _interval(one) if isinstance(other, Group) else None
-    return interval or one
-
-
-def _last_step(chain: Relation) -> Any:
+def _last_step(chain: Any) -> Any:
     """Return the value of a chain of equations. It has a name at most on its left, and equal steps after it."""
+    if not isinstance(chain, Relation) or {*chain.signs} != {"="}:
+        return chain
     first, *steps = chain.sides
     is_inverse = getattr(first, "is_Pow", False) and _has_matrix(steps) and first.base.is_Symbol
     if not is_inverse and not _is_name(first):
@@ -476,47 +381,6 @@ def _is_name(side: Any) -> bool:
     return getattr(side, "is_Symbol", False) or getattr(side, "is_Function", False)
 
 
-def _interval(relation: Relation) -> Group | None:
-    """Return a solved inequality as an interval. None: it is another relation."""
-    from sympy import oo
-
-    signs, sides = relation.signs, relation.sides
-    places = [place for place, side in enumerate(sides) if getattr(side, "is_Symbol", False)]
-    if len(places) != 1 or not {*signs} <= {"<", "<=", ">", ">="} or len({sign[0] for sign in signs}) > 1:
-        return None
-    if signs[0][0] == ">":
-        signs, sides = tuple(_TURNED[sign] for sign in signs[::-1]), sides[::-1]
-        places = [len(sides) - 1 - places[0]]
-    (place,) = places
-    if place == 0 and len(sides) == 2:
-        return Group("(" + _closing(signs[0]), (-oo, sides[1]))
-    if place != 1:
-        return None
-    opening = "[" if signs[0] == "<=" else "("
-    return Group(opening + (_closing(signs[1]) if len(sides) == 3 else ")"), (sides[0], sides[2] if sides[2:] else oo))
-
-
-def _closing(sign: str) -> str:
-    return "]" if sign == "<=" else ")"
-
-
-def _are_equal_groups(reference: Any, given: Any) -> bool:
-    one = reference if isinstance(reference, Group) else Group("", (reference,))
-    other = given if isinstance(given, Group) else Group("", (given,))
-    unordered = (*_LIST, "U")
-    if one.brackets in unordered and other.brackets in unordered:
-        if "U" in (one.brackets, other.brackets) and one.brackets != other.brackets:
-            return False
-        theirs = all(any(_are_equal(item, found) for item in one.items) for found in other.items)
-        return theirs and all(any(_are_equal(item, found) for found in other.items) for item in one.items)
-    if one.brackets != other.brackets and {one.brackets, other.brackets} != {"", "()"}:
-        if one.brackets or other.brackets != "[]":
-            return False
-    if len(one.items) != len(other.items) or len(one.items) < 2:
-        return False
-    return all(starmap(_are_equal, zip(one.items, other.items, strict=True)))
-
-
 def _are_equal_matrices(reference: Any, given: Any) -> bool:
     return reference.shape == given.shape and all(starmap(_are_equal_expressions, zip(reference, given, strict=True)))
 
@@ -528,7 +392,7 @@ def _are_equal_relations(reference: Relation, given: Relation) -> bool:
     for found in (Relation(signs, sides), Relation(turned, sides[::-1])):
         if found.signs == reference.signs and all(starmap(_are_equal, zip(reference.sides, found.sides, strict=True))):
             return True
-    if len(signs) != 1 or len(reference.signs) != 1 or not _are_plain(*sides, *reference.sides):
+    if len(signs) != 1 or len(reference.signs) != 1 or _has_matrix([*sides, *reference.sides]):
         return False
     if reference.signs != signs and reference.signs != turned:
         return False
@@ -538,10 +402,6 @@ def _are_equal_relations(reference: Relation, given: Relation) -> bool:
     if factor is None or (signs[0] not in ("=", "!=") and factor < 0):
         return False
     return _are_equal_expressions(one, other * factor)
-
-
-def _are_plain(*sides: Any) -> bool:
-    return not any(isinstance(side, (Group, Relation)) or getattr(side, "is_Matrix", False) for side in sides)
 
 
 def _factor(one: Any, other: Any) -> Any:
