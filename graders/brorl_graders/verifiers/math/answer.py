@@ -24,7 +24,7 @@ from brorl_graders.verifiers.math.equality import FORMS, PERCENT, UNITS, USUAL, 
 from brorl_graders.verifiers.math.equation import is_no_answer, is_to_be_solved, steps_of_an_estimate, without_operation
 from brorl_graders.verifiers.math.finding import MAX_TAIL, PLACES, find_answer, in_boxes, place_of
 from brorl_graders.verifiers.math.library import equal_by_library
-from brorl_graders.verifiers.math.marks import are_marked_alike, have_one_name, without_marks
+from brorl_graders.verifiers.math.marks import have_one_name
 from brorl_graders.verifiers.math.notation import in_one_notation
 from brorl_graders.verifiers.math.qualifier import with_argument_of, without_qualifier
 from brorl_graders.verifiers.math.reading import (
@@ -184,9 +184,6 @@ def _is_equal(reference: str, given: str, rules: MathRules) -> bool:
             return False
     reference = without_qualifier(reference)
     given = with_argument_of(reference, without_qualifier(given))
-    if not are_marked_alike(reference, given):
-        return False
-    reference, given = without_marks(reference), without_marks(given)
     if "\\approx" in given[1:] and "\\approx" not in reference:
         return any(_is_equal(reference, step, rules) for step in steps_of_an_estimate(given))
     return _verdict(reference, given, rules)

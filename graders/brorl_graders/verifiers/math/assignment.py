@@ -13,13 +13,16 @@ _TUPLES = re.compile(r"\(([A-Za-z](?:_\w)?(?: ?, ?[A-Za-z](?:_\w)?)+)\) ?= ?(?=\
 _INDEX = re.compile(r"_.*")
 
 
-def read_cases(parts: list[list[str]], read_one: ReadOne) -> Reading | None:
+def read_cases(parts: list[list[str]], read_one: ReadOne, is_one_or_other: bool) -> Reading | None:
     """Read solutions of several names as a list of tuples, or one solution as a tuple with the names.
 
-    `parts` has the equations of each solution. None: they are no equations for the same names.
+    `parts` has the equations of each solution. `is_one_or_other`: the word "or" stands between them. None: they are no equations for the same names.
     """
     cases = [_assigned(equations, read_one) for equations in parts]
     names = {",".join(sorted(case or ())) for case in cases}
+    if is_one_or_other and len(names) > 1:
+        readings = [read_one(equation) for part in parts for equation in part]
+        return Group("or", tuple(reading for reading in readings if reading))
     if "" in names or len(names) > 1:
         cases = [_assigned(list(chain(*parts)), read_one)]
     solutions = [case for case in cases if case is not None]

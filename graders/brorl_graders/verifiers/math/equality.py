@@ -109,6 +109,9 @@ def _named(
             return _expressions(reference, given, rules)
         ordered = in_the_order_of(reference.name, given)
         return ordered is not None and are_equal(one, ordered, rules)
+    names = {item.name for item in given.items if isinstance(item, Named)} if isinstance(given, Group) else set()
+    if isinstance(reference, Named) and "," in reference.name and names and names != {*reference.name.split(",")}:
+        return False
     is_equation = isinstance(one, Expression) or isinstance(other, Expression)
     return are_equal(one, other, rules) or (is_equation and _expressions(reference, given, rules))
 

@@ -19,7 +19,7 @@ MAX_LETTERS = 4  # letters that stand together and may be a product; more are a 
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>\d+(?:\.(?!\.)\d*)?|\.\d+)|(?P<row>\\\\)|(?P<command>\\[a-zA-Z]+)"
-    r"|(?P<sign>[<>]=|[-+*/^_(){}\[\]|!:<>=&])|(?P<letter>[a-zA-Z]))"
+    r"|(?P<sign>[<>]=|[-+*/^_(){}\[\]|!:<>=&'])|(?P<letter>[a-zA-Z]))"
 )
 _WORD = re.compile(rf"(?<![\\A-Za-z])[A-Za-z]{{{MAX_LETTERS + 1},}}")
 _ENVIRONMENT = re.compile(r"\\(begin|end) ?\{ ?([a-z]+) ?\}(?(1) ?(?:\{[lcr| ]*\})?)")
@@ -262,7 +262,9 @@ class _Parser:
         return self.command(token)
 
     def name(self, name: str) -> Tree:
-        """Read a name with its index, such as `a_{n+1}`, or a call of f, g or h."""
+        """Read a name with its index and primes, such as `a_{n+1}` and `f''`, or a call of f, g or h."""
+        while self.skips("'"):
+            name += "'"
         if self.skips("_"):
             start = self.place
             if self.next == "{":

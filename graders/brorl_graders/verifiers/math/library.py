@@ -52,7 +52,7 @@ def equal_by_library(reference: str, given: str) -> bool:
     try:
         is_equal = any(starmap(_are_equal, product(_parsed(reference), _parsed(given))))
         return is_equal or _is_rounded(reference, given) or _is_rounded(given, reference)
-    except RecursionError:
+    except (RecursionError, *VALUELESS):
         return False
 
 
@@ -96,7 +96,7 @@ def _parsed(text: str) -> list[Any]:
     for is_wide in (False, True) if "/" in text else (False,):
         try:
             meaning = _Builder({}).build(parse(text, is_wide))
-        except (Unreadable, RecursionError):
+        except (RecursionError, *VALUELESS):
             continue
         if meaning not in found:
             found.append(meaning)
@@ -301,6 +301,12 @@ def _total(operands: list[Any]) -> Any:
 
 def _power(base: Any, exponent: Any) -> Any:
     """Return a power. Raises Huge where it has too many digits, and Unreadable where it has no value."""
+    if _has_matrix([base]):
+        if str(exponent) == "T":
+            return base.T
+        if not exponent.is_Integer or abs(exponent) > MAX_POWER:
+            raise Unreadable
+        return base**exponent
     if exponent.is_number and not exponent.is_nonnegative:
         _check_divisor(base)
     if base.is_Rational and exponent.is_Rational and base not in (0, 1, -1):

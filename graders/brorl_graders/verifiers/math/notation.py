@@ -129,6 +129,10 @@ _FONT = re.compile(
 _WORDS = re.compile(r"\\(?:textbf|textit|textrm|textnormal|texttt|mbox|mathrm|operatorname)\s*(?=\{)")
 _UPRIGHT = re.compile(r"\\(?:mathrm|operatorname|text|textrm) ?\{ ?([eiT]|-?\d[\d.,]*) ?\}")
 _ENDS_IN_COMMAND = re.compile(r"\\[A-Za-z]+$")
+_OLD_FONT = re.compile(r"\{ ?\\(?:rm|bf|it|sf) ?([^{}]*)\}")
+_OVER = re.compile(r"^(\d+) (?:over|out of) (\d+)$")
+_UNION_LETTER = re.compile(r"(?<=[)\]]) ?U ?(?=[(\[])")
+_ROWS = re.compile(r"\[ ?(\[[^\[\]]*,[^\[\]]*\](?: ?, ?\[[^\[\]]*\])*) ?\]")
 _QUANTITY = re.compile(r"\\(?:SI|qty) ?\{([^{}]*)\} ?\{([^{}]*)\}")
 _BRACED = re.compile(r"(?<![\w}^_\])\\])\{ ?([-A-Za-z]) ?\}|(?<![}\\])\{\}(?=[\^_])")
 _PRIMES = re.compile(r"\^ ?(?:\{ ?('[' ]*)\}|')")
@@ -171,6 +175,7 @@ _ARGUMENT = re.compile(rf"(\\(?:{_FUNCTIONS}) *\(?)({_GREEK})(?![A-Za-z])")
 _EXPONENTIAL = re.compile(r"(?:\\|(?<![\\A-Za-z]))exp ?\(([^()]*)\)")
 _BOLD = re.compile(r"(?<![\w)])\*\*|\*\*(?![\w(\\])")  # the power in `2**3` does not match
 _CURRENCY = re.compile(r"^(-?)\s*(\\\$|[€£¥₹]|USD|EUR)\s*(\.?\d[\d.,]*)(?=$|(.))")
+_COPULA = re.compile(r"(?<=\d)(?:です|である|だ|입니다|이다|이에요|예요)$")
 _QUOTES = ('"', "“", "”", "「", "」")
 _CURRENCIES = {
     "\\$": "dollars",
@@ -192,7 +197,7 @@ def in_one_notation(text: str) -> str:
     if "\\\\" in text and _COMMAND_START.search(text) is None:
         # It was escaped for a string of a program.
         text = text.replace("\\\\", "\\")
-    plain = _of_unicode(text)
+    plain = _of_unicode(text).replace("+/-", "\\pm ")
     if "**" in plain:
         plain = _STARS.sub(_as_group_power, plain)
         plain = _BOLD.sub("", plain)
@@ -227,6 +232,12 @@ def _of_signs(text: str) -> str:
             plain = "\\begin{pmatrix}" + transposed[1].replace(",", "\\\\") + "\\end{pmatrix}"
     if "C" in plain:
         plain = _COMBINATION.sub(_as_binomial, plain)
+    if "U" in plain:
+        plain = _UNION_LETTER.sub(r"\\cup ", plain)
+    if " o" in plain:
+        plain = _OVER.sub(r"\\frac{\1}{\2}", plain)
+    if plain.startswith("[") and _ROWS.fullmatch(plain):
+        return _ROWS.sub(_as_matrix, plain)
     if "]" in plain or "[" in plain:
         plain = _OUTWARD.sub(lambda found: f"{found[1]}(" if found[1] is not None else ")", plain)
     return _SPLIT_DECIMAL.sub(".; ", plain) if ". " in plain else plain
@@ -309,6 +320,7 @@ def _of_latex(text: str) -> str:
 
 def _of_commands(text: str) -> str:
     plain = _SIZE.sub("", _FRACTION.sub(r"\\\1", text))
+    plain = _OLD_FONT.sub(r"\\mathrm{\1}", plain)
     if "\\SI" in plain or "\\qty" in plain:
         plain = _QUANTITY.sub(_as_quantity, plain)
     if "\\mathrm" in plain or "\\operatorname" in plain or "\\text" in plain:
@@ -332,6 +344,12 @@ def _of_commands(text: str) -> str:
 def _as_list(found: re.Match[str]) -> str:
     """Write the rows of `cases` as a list."""
     return ", ".join(row.strip(" ,;") for row in found[1].split("\\\\") if row.strip())
+
+
+def _as_matrix(found: re.Match[str]) -> str:
+    rows = found[1].strip("[] ").split("]")
+    plain = "\\\\".join(row.strip(" ,[").replace(",", "&") for row in rows)
+    return f"\\begin{{pmatrix}}{plain}\\end{{pmatrix}}"
 
 
 def _without_font(found: re.Match[str]) -> str:
@@ -381,7 +399,7 @@ def _unwrapped(text: str) -> str:
             plain = plain[1:-1].strip()
         if plain == before:
             break
-    return _CURRENCY.sub(_as_currency, plain)
+    return _CURRENCY.sub(_as_currency, plain if plain.isascii() else _COPULA.sub("", plain))
 
 
 def _as_currency(found: re.Match[str]) -> str:

@@ -60,6 +60,7 @@ _ONE_LETTER = re.compile(r"\( ?[A-Za-z] ?\)")
 _INDIAN = re.compile(r"-?\d{1,2}(?:,\d\d)+,\d{3}")
 _COMBINATION = re.compile(r"\(? ?C ?\( ?(\d{1,4}) ?, ?(\d{1,4}) ?\) ?\)?")
 _GROUPED = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?![\d,])(?=[^,;]*[,;] |[^,;]*;)|(?<=[,;] )[1-9]\d{0,2}(?:,\d{3})+(?![\d,])")
+_SEVERAL = re.compile(r"_\{[^{}]*,[^{}]*\}$")  # the roots `x_{1,2}`
 _SIGNS = re.compile(r"\\[pm]{2}(?![A-Za-z])")
 _UNIT = re.compile(r" ?(?:\\text ?\{(?P<unit>[^{}]*)\}|\^ ?\{? ?\\circ ?\}?)$")
 _DECIMAL_COMMA = re.compile(r"-?(?:0|\d{4,}),\d+")  # one number, or two answers
@@ -115,7 +116,7 @@ def _solutions(text: str) -> Reading | None:
         if not items or any("=" not in item for item in items):
             return None
         parts.append(items)
-    return read_cases(parts, _read) if len(parts) > 1 or len(parts[0]) > 1 else None
+    return read_cases(parts, _read, ONE_OR_OTHER.search(text) is not None) if len(parts) > 1 or len(parts[0]) > 1 else None
 
 
 def _congruence(text: str) -> Congruence | None:
@@ -140,6 +141,8 @@ def _read(text: str) -> Reading | None:
     items = _split(text)
     if items is None:
         return None
+    if len(items) == 2 and items[1][:4].isdecimal() and (date := read_date_or_time(text)):
+        return date
     if len(items) > 1:
         return _listing(text, items)
     ratio = _ratio(text)
@@ -151,7 +154,7 @@ def _read(text: str) -> Reading | None:
         inner = _unnamed(plain[named.end() :])
         is_plain_name = named["call"] is None or _ONE_LETTER.fullmatch(named["call"]) is not None
         is_value = isinstance(inner, Quantity) and not inner.value.has_variables
-        return Named(named["name"].replace(" ", ""), inner) if inner and (is_plain_name or is_value) else None
+        return Named(_SEVERAL.sub("", named["name"].replace(" ", "")), inner) if inner and (is_plain_name or is_value) else None
     return _unnamed(plain)
 
 
@@ -280,6 +283,8 @@ def _group(brackets: str, items: list[str]) -> Group | None:
     for item in items:
         reading = _read(item.strip())
         if reading is None:
+            return None
+        if brackets == "{}" and isinstance(reading, Group) and reading.brackets == "{}":
             return None
         is_several = brackets in ("", "{}") and isinstance(reading, Group) and not reading.brackets
         readings.extend(reading.items if is_several and isinstance(reading, Group) else (reading,))

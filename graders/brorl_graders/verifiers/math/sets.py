@@ -75,6 +75,8 @@ def read_set(text: str, read_one: ReadOne) -> Reading | None:
         return condition if isinstance(condition, Named) and condition.name == builder["name"] else None
     member = _MEMBER.match(text)
     inner = read_one(text[member.end() :]) if member else None
+    if member and inner == Words(NONE):
+        return inner
     if member and isinstance(inner, Group):
         return Named(member["name"], inner)
     if _UNION.search(text):

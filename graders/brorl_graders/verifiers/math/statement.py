@@ -12,12 +12,15 @@ from brorl_graders.verifiers.math.notation import in_one_notation
 from brorl_graders.verifiers.math.number_words import (
     SCALES,
     changes_a_number,
+    changes_in_another_language,
     changes_the_next_number,
     follows_as_a_change,
 )
+from brorl_graders.verifiers.math.quantity import read_quantity
 from brorl_graders.verifiers.math.reading import is_plain, read
 from brorl_graders.verifiers.math.remarks import is_denied_before, is_taken_back, without_remarks
 from brorl_graders.verifiers.math.units import read_unit
+from brorl_graders.verifiers.math.words import DATE_IN_TEXT
 
 MAX_STATEMENT = 400  # characters after "answer is"
 MAX_BARE = 500  # characters of a text that is only an answer
@@ -27,13 +30,13 @@ _MARK = re.compile(
     r"####|(?:^|\n)[ \t]*(?:in total|total|result|final result)[ \t]*[:=]"
     r"|\b(?:r\u00e9ponse|respuesta|antwort|risposta|resposta|\u043e\u0442\u0432\u0435\u0442)[ \t]*"
     r"(?::|\b(?:est|es|ist|lautet|\u00e8|\u00e9)\b)"
-    r"|\u7b54\u6848[ \t]*(?:[:\uff1a]|\u662f|\u4e3a)|\u7b54\u3048\u306f"
+    r"|\u0111\u00e1p \u00e1n l\u00e0|\u7b54[ \t]*[:\uff1a]|\u7b54\u6848[ \t]*(?:[:\uff1a]|\u662f|\u4e3a)|\u7b54\u3048\u306f"
     r"|\banswers?\b(?:[ \t]*[:=]|[ \t]*\n|(?:[ \t]+(?:to|for|of|in|here)\b[^\n]{0,80}?)?"
     r"[ \t]+(?:is|are|was|were|equals?|(?:would|will|should|must)[ \t]+be)\b[ \t]*:?)",
     re.IGNORECASE,
 )
 _FORMULA = re.compile(
-    r"(?<!\\)\$\$(?P<display>(?:[^$\\]|\\.)+)\$\$|(?<!\\)\$(?P<inline>(?:[^$\n\\]|\\.)+)\$"
+    r"(?<!\\)\$\$(?P<display>(?:[^$\\]|\\.)+)\$\$|(?<!\\)\$(?P<inline>(?:[^$\n\\]|\\.|(?<=[\\}])\n|\n(?=\\end))+)\$"
     r"|\\\((?P<round>(?:[^\\]|\\(?![()]))+)\\\)|\\\[(?P<square>(?:[^\\]|\\(?![\[\]]))+)\\\]",
     re.DOTALL,
 )
@@ -46,10 +49,10 @@ _PIECES = (
     r"[.:](?=\d)",
     r"\.(?=\\(?:overline|bar|dot)\b|\(\d)",
     r"\.{3}",
-    r",(?=\s?(?:[-−\d(\[{\\]|[A-Za-z](?![A-Za-z])))",
+    r",(?=\s?(?:[-−\d(\[{\\]|(?:[A-Za-z]|inf(?:inity)?)(?![A-Za-z])))",
     r"\\(?:text(?:bf|it|rm)?|mathrm) ?\{[^{}]*\}",
     r"\\(?:[A-Za-z]+|[{},%!;: ])",
-    r"(?<![A-Za-z\\])(?:sqrt|pi|or|and|to)(?![A-Za-z])",
+    r"(?<![A-Za-z\\])(?:sqrt|pi|or|and|to|inf(?:inity)?)(?![A-Za-z])",
     r"(?<=\d)[eE](?=[-+]?\d)",
     r"(?<![A-Za-z'’])[A-Za-z](?![A-Za-z'’])",
 )
@@ -74,6 +77,7 @@ _FUNCTIONS = frozenset(
         "sinh",
         "cosh",
         "tanh",
+        "inf",
         "infinity",
         "sin",
         "cos",
@@ -108,6 +112,11 @@ _OTHER_SCRIPT = re.compile(
     r"[\u0400-\u052f\u0590-\u06ff\u0900-\u0e7f\u1100-\u11ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
 )
 _NEXT_WORD = re.compile(r"[ \t]+([A-Za-z]+)\b")
+_ORDINAL = re.compile(r"(?:st|nd|rd|th)\b")
+_CLOCK_END = re.compile(r" ?[ap]\.?m\b\.?", re.IGNORECASE)
+_COUNT_BEFORE = re.compile(r"\d+ [A-Za-z]+,? ?(?:and )?$")
+_BOUND = re.compile(r" at (?:most|least)\b")
+_CODE = re.compile(r"[A-Z][A-Za-z()]*\d[\w()]*")
 _SIGN_WORD = re.compile(r"\b(?:negative|minus)[ \t]*$", re.IGNORECASE)
 
 
@@ -185,6 +194,9 @@ def _first_in(statement: str, may_exclaim: bool) -> str | None:
     if sentence:
         statement = statement[sentence.end() :]
     statement = without_remarks(statement)
+    date = DATE_IN_TEXT.match(statement)
+    if date:
+        return date[0]
     formula = _FORMULA.search(statement)
     line, _, _ = statement.partition("\n")
     clause = _CLAUSE_END.split(line, 1)[0].strip()
@@ -210,6 +222,8 @@ def _first_in(statement: str, may_exclaim: bool) -> str | None:
         sign = "-" if _SIGN_WORD.search(before) else ""
         return sign + _group(statement, formula)
     status = _STATUS.search(line)
+    if status and _DENIAL.search(line, 0, status.start()):
+        return None
     return status[1] if status else _SENTENCE_END.split(line)[0].strip() or None
 
 
@@ -226,7 +240,7 @@ def _is_changed(line: str, run: re.Match[str], found: str) -> bool:
     place = run.start() + len(run[0].rstrip())
     if changes_the_next_number(line[: run.start()]) or _DOUBT.match(line[run.end() :]) or is_taken_back(line, place):
         return True
-    if _SHARE.match(line, place) or _DENIAL.search(line, 0, run.start()):
+    if _SHARE.match(line, place) or _BOUND.match(line, place) or changes_in_another_language(line, run.start(), place) or _DENIAL.search(line, 0, run.start()):
         return True
     next_word = _NEXT_WORD.match(line, place)
     return next_word is not None and not found[-1].isalpha() and follows_as_a_change(next_word[1])
@@ -250,6 +264,17 @@ def _last_in(text: str) -> str | None:
             before = _SENTENCE_END.split(text[max(run.start() - MAX_STATEMENT, 0) : run.start()])[-1].split()
             few = " ".join(before[-FEW_WORDS:]) + " "
             is_changed = changes_the_next_number(few) or _DENIED.search(few) is not None
+            next_word = _NEXT_WORD.match(text, run.start() + len(run[0].rstrip()))
+            if next_word and not text[: run.start()].strip():
+                is_changed = is_changed or follows_as_a_change(next_word[1])
+            is_changed = is_changed or changes_in_another_language(text, run.start(), run.end())
+            code = next((word for word in _CODE.finditer(text) if word.start() < run.end() <= word.end()), None)
+            date = next((date for date in DATE_IN_TEXT.finditer(text) if date.start() <= run.start() < date.end()), None)
+            first = _COUNT_BEFORE.search(text, 0, run.start())
+            if code or date:
+                found = (date or code or run)[0]
+            elif first and read_quantity(f"{first[0].strip()} {found}") is not None:
+                found = f"{first[0].strip()} {found}"
             best = None if is_changed or is_taken_back(text, run.start() + len(run[0].rstrip())) else found
     return best
 
@@ -280,7 +305,7 @@ def _trimmed(text: str, run: re.Match[str]) -> str | None:
     None: it has no expression, or "or" follows with another answer in words.
     """
     inside = _TRIM_START.sub("", run[0])
-    if _OTHER.search(inside):
+    if _OTHER.search(inside) or _ORDINAL.match(text, run.end()):
         return None
     trimmed = _TRIM_END.sub("", inside)
     trimmed = _balanced(trimmed)
@@ -293,6 +318,9 @@ def _trimmed(text: str, run: re.Match[str]) -> str | None:
 
 def _unit_at(text: str, place: int) -> str:
     """Return the known unit of measurement at a position in a text, with a space before it, or "" if there is none."""
+    clock = _CLOCK_END.match(text, place) if text[place - 3 : place - 2] == ":" else None
+    if clock:
+        return f" {clock[0].strip()}"
     word = _NEXT_WORD.match(text, place)
     if word and word[1].lower() in SCALES:
         return f" {word[1]}{_unit_at(text, word.end())}"
