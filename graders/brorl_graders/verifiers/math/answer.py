@@ -8,8 +8,8 @@ answer is" follows the box, the verifier reads the text after the last such phra
 An answer that the text denies or takes back does not count, nor one whose words are not understood: "half of 6" and "6
 is too large" are not 6. A question that is written out again, such as `2x+1 \ge 11` or a sum, equals no solution of it.
 
-Numbers, plain expressions, words and groups of these are compared without a grammar of LaTeX. math-verify compares
-relations, matrices and functions. A verdict depends only on the two answers and the payload's options.
+What is not understood as a whole equals nothing but itself. SymPy compares expressions, relations and matrices whose
+values do not decide, and is given no text. A verdict depends only on the two answers and the payload's options.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from brorl_graders.verifiers.math.statement import first_mark, is_bare, is_prose
 from brorl_graders.verifiers.math.votes import key_of as key_of
 
 # `notation.py` brings answers into one notation, `statement.py` finds an unmarked answer, and `remarks.py` what is
-# said of it. `reading.py` reads answers without a grammar. It uses `relation.py` for inequalities, `assignment.py` for
-# answers of several names, and `words.py` and `number_words.py`. `equality.py` compares what was read, by `value.py`
-# and `units.py`. `equation.py` judges chains of equations, `qualifier.py` removes "for all x", and `marks.py` sees
-# primes and capitals. `library.py` asks math-verify. Verdicts are cached, since most responses to a prompt end in one
-# of few answers.
+# said of it. `reading.py` reads answers as one of the kinds in `kinds.py`. It uses `relation.py` for inequalities,
+# `assignment.py` for answers of several names, `words.py` and `number_words.py`, and `expression.py`, the only parser of
+# expressions. `equality.py` compares what was read, by `value.py`, `units.py` and, where these do not decide,
+# `library.py`, which asks SymPy. `equation.py` judges chains of equations, `qualifier.py` removes "for all x", and
+# `marks.py` compares names in capitals. Verdicts are cached, since most responses to a prompt end in one of few answers.
 
 TOLERANCE = "relative_tolerance"
 DOTS = "..."
@@ -132,7 +132,7 @@ def _whole_text(response: str) -> str | None:
 def answer(payload: Payload, response: str) -> str | None:
     """Return the mathematical answer in a response in one spelling, for counting votes, or None if there is none.
 
-    Two answers that math-verify finds equal may have two spellings.
+    Two answers that SymPy finds equal may have two spellings.
     """
     place = place_of(payload)
     found = find_answer(response, place)
@@ -140,11 +140,10 @@ def answer(payload: Payload, response: str) -> str | None:
 
 
 def load() -> None:
-    """Import math-verify and SymPy with all that they import later, and fill their tables (1 s)."""
+    """Import SymPy with all that it imports later, and fill its tables (1 s)."""
     equal_by_library("x^2+118x+2185", "(x+23)(x+96)")
     equal_by_library("\\sqrt{8}+\\frac{1}{3}", "3.1")
-    equal_by_library("(1, 2]", "\\{1, 2\\}")
-    equal_by_library("x<3", "(1,3)")
+    equal_by_library("\\sin^2 x", "1-\\cos^2 x")
 
 
 def is_equal(reference: str, given: str, rules: MathRules = USUAL) -> bool:

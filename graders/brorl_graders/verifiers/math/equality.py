@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from brorl_graders.verifiers.math.assignment import in_the_order_of
 from brorl_graders.verifiers.math.kinds import (
@@ -49,32 +50,19 @@ def are_equal(
 
     Two kinds that no rule here names are different.
     """
-    if isinstance(reference, Named) or isinstance(given, Named):
-        return _named(reference, given, rules)
-    if isinstance(reference, (Numeral, Congruence)) or isinstance(given, (Numeral, Congruence)):
-        return reference == given
-    if isinstance(reference, Formula) or isinstance(given, Formula):
-        return reference == given
-    if isinstance(reference, Ratio) or isinstance(given, Ratio):
-        return _ratios(reference, given, rules)
-    if isinstance(reference, Quantity) and isinstance(given, Quantity):
-        return _quantities(reference, given, rules)
-    if isinstance(reference, Group) and isinstance(given, Group):
-        return _groups(reference, given, rules)
-    if isinstance(reference, Group) or isinstance(given, Group):
-        return _group_and_other(reference, given, rules)
-    if isinstance(reference, Words) and isinstance(given, Words):
-        is_product = max(len(reference.text), len(given.text)) < MIN_WORD
-        return reference == given or (is_product and _expressions(reference, given, rules))
+    for kinds, compare_kind in _RULES:
+        if isinstance(reference, kinds) or isinstance(given, kinds):
+            return compare_kind(reference, given, rules)
     return _expressions(reference, given, rules)
+
+
+def _as_written(reference: Reading, given: Reading, _: MathRules) -> bool:
+    return reference == given
 
 
 def _expressions(reference: Reading, given: Reading, rules: MathRules) -> bool:
     """Compare two answers of which at least one is an expression that only SymPy compares."""
-    unit, other_unit = (getattr(reading, "unit", None) for reading in (reference, given))
-    if rules.units == "required" and unit and not other_unit:
-        return False
-    if rules.units != "ignore" and unit and other_unit and unit != other_unit:
+    if not _have_like_units(reference, given, rules):
         return False
     texts = (_text_of(reference), _text_of(given))
     return all(texts) and equal_by_library(*texts)
@@ -144,44 +132,51 @@ def _are_proportional(some: tuple[Value, ...], others: tuple[Value, ...]) -> boo
     return any(value.value for value in some) == any(value.value for value in others)
 
 
-def _quantities(
-    reference: Quantity,
-    given: Quantity,
-    rules: MathRules,
-) -> bool:
-    if rules.units == "required" and reference.unit and not given.unit:
+def _words(reference: Reading, given: Reading, rules: MathRules) -> bool:
+    """Compare two answers of which at least one consists of words, which may be a product if they are short."""
+    texts = [reading.text for reading in (reference, given) if isinstance(reading, Words)]
+    return reference == given or (max(map(len, texts)) < MIN_WORD and _expressions(reference, given, rules))
+
+
+def _quantities(reference: Reading, given: Reading, rules: MathRules) -> bool:
+    if not isinstance(reference, Quantity) or not isinstance(given, Quantity):
+        return _expressions(reference, given, rules)
+    if not _have_like_units(reference, given, rules):
         return False
-    one = reference.value
-    other = given.value
-    if rules.units != "ignore" and reference.unit and given.unit:
-        if reference.unit.powers != given.unit.powers:
-            return False
-        if reference.unit.factor != given.unit.factor:
-            one = scaled(one, reference.unit.factor)
-            other = scaled(other, given.unit.factor)
-    if (reference.is_percent and given.unit) or (given.is_percent and reference.unit and rules.units != "ignore"):
+    if reference.is_percent != given.is_percent:
+        return _shares(reference, given, rules)
+    one, other = reference.value, given.value
+    if rules.units != "ignore" and reference.unit and given.unit and reference.unit.factor != given.unit.factor:
+        one, other = scaled(one, reference.unit.factor), scaled(other, given.unit.factor)
+    verdict = compare(one, other, rules.relative_tolerance)
+    if verdict is not None or not (one.text and other.text):
+        return verdict is True
+    return equal_by_library(one.text, other.text)
+
+
+def _have_like_units(reference: Reading, given: Reading, rules: MathRules) -> bool:
+    """Return whether the units of two answers measure the same, or one has none that must be given."""
+    unit, other_unit = (getattr(reading, "unit", None) for reading in (reference, given))
+    if rules.units == "required" and unit and not other_unit:
         return False
-    if reference.is_percent == given.is_percent:
-        verdict = compare(one, other, rules.relative_tolerance)
-        return verdict is True or (verdict is None and bool(one.text and other.text) and _by_text(one, other))
-    if reference.is_percent:
-        one = scaled(one, Fraction(1, _HUNDREDTH))
-    else:
-        other = scaled(other, Fraction(1, _HUNDREDTH))
+    return rules.units == "ignore" or not unit or not other_unit or unit.powers == other_unit.powers
+
+
+def _shares(reference: Quantity, given: Quantity, rules: MathRules) -> bool:
+    """Compare a percentage with a number. A number with a unit is none of a share."""
+    if rules.units != "ignore" and (reference.unit or given.unit):
+        return False
+    hundredth = Fraction(1, _HUNDREDTH)
+    one = scaled(reference.value, hundredth if reference.is_percent else 1)
+    other = scaled(given.value, hundredth if given.is_percent else 1)
     if compare(one, other, rules.relative_tolerance):
         return True
     return rules.percent != "exact" and compare(reference.value, given.value, rules.relative_tolerance) is True
 
 
-def _by_text(one: Value, other: Value) -> bool:
-    return equal_by_library(one.text, other.text)
-
-
-def _groups(
-    reference: Group,
-    given: Group,
-    rules: MathRules,
-) -> bool:
+def _groups(reference: Reading, given: Reading, rules: MathRules) -> bool:
+    if not isinstance(reference, Group) or not isinstance(given, Group):
+        return _group_and_other(reference, given, rules)
     kinds = {reference.brackets, given.brackets}
     if "U" in kinds:
         is_list_of_intervals = reference.brackets == "U" and not given.brackets
@@ -245,3 +240,14 @@ def _group_and_other(
         pairs = [(item, given) if group is reference else (reference, item) for item in group.items]
         return bool(pairs) and all(are_equal(*pair, rules) for pair in pairs)
     return group.brackets == "|" and _expressions(reference, given, rules)
+
+
+# Which comparison decides where one of two answers is of a kind, in this order.
+_RULES: tuple[tuple[type | tuple[type, ...], Callable[[Any, Any, MathRules], bool]], ...] = (
+    (Named, _named),
+    ((Numeral, Congruence, Formula), _as_written),
+    (Ratio, _ratios),
+    (Group, _groups),
+    (Words, _words),
+    (Quantity, _quantities),
+)

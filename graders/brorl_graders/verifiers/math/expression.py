@@ -8,7 +8,7 @@ text reaches another parser.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 
 Tree = Fraction | str | tuple["Tree", ...]
@@ -35,18 +35,15 @@ _RELATIONS = {
     "\\gt": ">",
     "\\ne": "!=",
 }
-FUNCTIONS = frozenset(
-    "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log exp max min gcd lcm det deg".split()
-)
-_NAMES = frozenset(
-    "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau upsilon phi "
-    "varphi chi psi omega Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega ell hbar".split()
-)
-_DECORATED = frozenset("overline overrightarrow angle triangle mathcal mathbb mathfrak vec".split())
+FUNCTIONS = {name: name for name in ("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "log", "exp")}
+FUNCTIONS |= {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "ln": "log"}  # the names that SymPy has
+_LETTERS = """alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau
+upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega ell hbar"""
+_NAMES = frozenset(_LETTERS.split())
+_DECORATED = frozenset(("overline", "overrightarrow", "angle", "triangle", "mathcal", "mathbb", "mathfrak", "vec"))
 _CALLED = frozenset("fghFGH")
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _ENCLOSED = {"\\lfloor": ("\\rfloor", "floor"), "\\lceil": ("\\rceil", "ceil")}
-_REPEATED = {"\\sum": "sum", "\\prod": "prod"}
 _PRODUCTS = frozenset(("*", "\\cdot", "\\times"))
 _CLOSING = frozenset((")", "]", "}", "|", "&", "\\\\", "", *_RELATIONS))
 
@@ -161,9 +158,9 @@ class _Parser:
             else:
                 return found
 
-    def signed(self, read: object) -> Tree:
+    def signed(self, read: Callable[[], Tree]) -> Tree:
         is_negative = self.skips("-")
-        found: Tree = read()  # type: ignore[operator]
+        found = read()
         return ("-", found) if is_negative else found
 
     def signless(self) -> Tree:
@@ -201,19 +198,18 @@ class _Parser:
             return False
         if self.integrals and token == "d" and self.tokens[self.place + 1][:1].isalpha():
             return False
-        return token not in ("\\rfloor", "\\rceil", "\\end{matrix}") and not token.startswith("\\end")
+        return token not in ("\\rfloor", "\\rceil") and not token.startswith("\\end")
 
     def power(self) -> Tree:
         base = self.primary()
-        while self.next == "!":
-            self.take()
+        if self.skips("!"):
             base = ("factorial", base)
             if self.next == "!":
                 raise Unreadable
         if self.next != "^":
             return base
         self.take()
-        if self.is_strict and self.next != "{" and len(self.next) > 1 or self.next == "-" and self.is_strict:
+        if self.is_strict and self.next != "{" and (len(self.next) > 1 or self.next == "-"):
             raise Unreadable
         exponent = self.argument()
         if self.next == "^":
@@ -281,38 +277,39 @@ class _Parser:
 
     def command(self, token: str) -> Tree:
         name = token[1:]
-        if token in ("\\pi", "\\infty", "\\emptyset"):
+        if token in ("\\pi", "\\infty"):
             return token
         if name in _NAMES:
             return self.name(token)
         if name in _DECORATED:
             return self.name(f"{token} {self.argument()}")
-        if token == "\\frac":
-            return self.fraction()
-        if token == "\\binom":
-            return ("binomial", self.argument(), self.argument())
-        if token == "\\sqrt":
-            degree: Tree = Fraction(2)
-            if self.next == "[":
-                degree = self.within("[", "]")
-            return ("root", degree, self.argument())
         if name in FUNCTIONS:
             return self.function(name)
-        if token in _REPEATED:
-            return self.repeated(_REPEATED[token])
-        if token == "\\int":
-            return self.integral()
-        if token == "\\lim":
-            return self.limit()
         if name.startswith("begin{") and name.endswith(("matrix}", "array}")):
             return self.matrix(name)
-        raise Unreadable
+        reader = getattr(self, f"read_{name}", None)
+        if reader is None:
+            raise Unreadable
+        found: Tree = reader()
+        return found
 
-    def fraction(self) -> Tree:
+    def read_binom(self) -> Tree:
+        return ("binomial", self.argument(), self.argument())
+
+    def read_sqrt(self) -> Tree:
+        degree: Tree = self.within("[", "]") if self.next == "[" else Fraction(2)
+        return ("root", degree, self.argument())
+
+    def read_sum(self) -> Tree:
+        return self.repeated("sum")
+
+    def read_prod(self) -> Tree:
+        return self.repeated("prod")
+
+    def read_frac(self) -> Tree:
         top = self.argument()
         bottom = self.argument()
-        is_operator = top == "d" and isinstance(bottom, tuple) and bottom[:2] == ("*", "d") and len(bottom) == 3
-        if is_operator and isinstance(bottom[2], str):
+        if top == "d" and isinstance(bottom, tuple) and bottom[:2] == ("*", "d") and isinstance(bottom[2], str):
             return ("derivative", bottom[2], self.product())
         return ("/", top, bottom)
 
@@ -362,7 +359,7 @@ class _Parser:
             raise Unreadable
         return (kind, low[1], low[3], high, self.product())
 
-    def integral(self) -> Tree:
+    def read_int(self) -> Tree:
         low, high = self.bounds()
         self.integrals += 1
         body: Tree = Fraction(1) if self.next == "d" else self.sum()
@@ -370,7 +367,7 @@ class _Parser:
         self.expect("d")
         return ("integral", self.take(), low, high, body)
 
-    def limit(self) -> Tree:
+    def read_lim(self) -> Tree:
         self.expect("_")
         self.expect("{")
         name = self.take()

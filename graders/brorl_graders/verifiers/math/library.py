@@ -47,7 +47,7 @@ class Huge(Unreadable):
 def equal_by_library(reference: str, given: str) -> bool:
     """Return whether two answers in plain LaTeX, as `in_one_notation` writes it, are equal as expressions.
 
-    Relations, matrices and groups of expressions are compared too. Answers that cannot be read equal nothing.
+    Relations and matrices are compared too. Answers that cannot be read equal nothing.
     """
     try:
         is_equal = any(starmap(_are_equal, product(_parsed(reference), _parsed(given))))
@@ -62,15 +62,12 @@ def _is_rounded(decimal: str, text: str) -> bool:
     if number is None or not number.last_place:
         return False
     rounded = Value(number.value, last_place=number.last_place)
-    for item in _parsed(text):
-        if getattr(item, "is_number", False) and not getattr(item, "is_Matrix", False):
-            try:
-                exact = Fraction(item.p, item.q) if item.is_Rational else complex(_value_of(item))
-                if compare(rounded, Value(exact)):
-                    return True
-            except VALUELESS:
-                continue
-    return False
+    numbers = [item for item in _parsed(text) if getattr(item, "is_number", False) and not _has_matrix([item])]
+    return any(compare(rounded, Value(_exact(item))) for item in numbers)
+
+
+def _exact(number: Any) -> Fraction | complex:
+    return Fraction(number.p, number.q) if number.is_Rational else complex(_value_of(number))
 
 
 def is_readable(text: str) -> bool:
@@ -91,7 +88,7 @@ def is_huge(text: str) -> bool:
 
 @lru_cache(maxsize=16384)
 def _parsed(text: str) -> list[Any]:
-    """Return what an answer may mean: SymPy expressions and matrices, and groups and relations of these."""
+    """Return what an answer may mean: SymPy expressions and matrices, and relations of these."""
     found = []
     for is_wide in (False, True) if "/" in text else (False,):
         try:
@@ -113,7 +110,7 @@ class _Builder:
         """Return the expression, matrix or relation that a tree means."""
         if not isinstance(tree, tuple) or tree[0] != "relation":
             return self.expression(tree)
-        return Relation(tree[2::2], tuple(map(self.expression, tree[1::2])))
+        return Relation(tuple(map(str, tree[2::2])), tuple(map(self.expression, tree[1::2])))
 
     def expression(self, tree: Tree) -> Any:
         """Return the SymPy expression that a tree means, and check that it has a value."""
@@ -127,8 +124,6 @@ class _Builder:
     def _leaf(self, tree: Fraction | str) -> Any:
         from sympy import E, I, Rational, Symbol, oo, pi
 
-        if tree == "\\emptyset":
-            raise Unreadable
         if isinstance(tree, Fraction):
             return Rational(tree.numerator, tree.denominator)
         if tree in self.names:
@@ -163,9 +158,7 @@ class _Builder:
     def _function(self, kind: str, parts: list[Tree]) -> Any:
         import sympy
 
-        name = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "ln": "log"}.get(kind, kind)
-        if len(parts) != 1 or not hasattr(sympy, name) or kind in ("gcd", "lcm", "max", "min", "det", "deg"):
-            raise Unreadable
+        name = FUNCTIONS[kind]
         (operand,) = map(self.expression, parts)
         _check_finite([operand])
         if name == "log":
@@ -453,7 +446,7 @@ def _are_equal_expressions(one: Any, other: Any) -> bool:
 def _compare_numbers(one: Any, other: Any) -> bool | None:
     """Compare expressions without symbols by their values. None: the values do not decide it."""
     if one.is_Rational and other.is_Rational:
-        return bool(compare(Value(Fraction(one.p, one.q)), Value(Fraction(other.p, other.q))))
+        return bool(one == other)
     first, second = map(_value_of, (one, other))
     scale = max(abs(first), abs(second))
     return False if scale >= MIN_VALUE and abs(first - second) > 1e-6 * scale else None

@@ -158,7 +158,9 @@ _SPLIT_DECIMAL = re.compile(r"(?<=\d)\. +(?=\d)")
 _NEGATIVE_SPACE = re.compile(r"\\! ?")
 _BRACED_SIGN = re.compile(r"(?<=\d)\{\s*([,.:])\s*\}")
 _ROW_SPACE = re.compile(r"(\\\\) ?\[[\d.]+ ?(?:pt|em|ex|mm|cm)\]")
-_NAMED_SIGN = re.compile(r"(?:\\text ?\{ ?(angle|triangle) ?\}|(?<![\\A-Za-z])(angle|triangle)) ?(?=[A-Z]{1,3}(?![a-z]))")
+_NAMED_SIGN = re.compile(
+    r"(?:\\text ?\{ ?(angle|triangle) ?\}|(?<![\\A-Za-z])(angle|triangle)) ?(?=[A-Z]{1,3}(?![a-z]))"
+)
 _CASES = re.compile(r"\\begin ?\{cases\}((?:(?!\\begin)[^&])*)\\end ?\{cases\}")
 _SPACE = re.compile(r"\s+")
 _FORMULA_MARKS = re.compile(r"(?<!\\)(?:\$+|\\[()\[\]])")
@@ -222,24 +224,27 @@ def _of_signs(text: str) -> str:
         plain = _DERIVATIVE.sub(r"\1'", plain)
     if "\\log" in plain:
         plain = _NATURAL_LOGARITHM.sub(r"\\ln ", plain)
-    if "angle" in plain:
-        plain = _NAMED_SIGN.sub(lambda found: f"\\{found[1] or found[2]} ", plain)
+    plain = _NAMED_SIGN.sub(lambda found: f"\\{found[1] or found[2]} ", plain) if "angle" in plain else plain
     if "inf" in plain:
         plain = _INFINITY.sub(r"\\infty ", plain)
-    if "T" in plain:
-        transposed = _TRANSPOSED.fullmatch(plain)
-        if transposed:
-            plain = "\\begin{pmatrix}" + transposed[1].replace(",", "\\\\") + "\\end{pmatrix}"
     if "C" in plain:
         plain = _COMBINATION.sub(_as_binomial, plain)
-    if "U" in plain:
-        plain = _UNION_LETTER.sub(r"\\cup ", plain)
-    if " o" in plain:
-        plain = _OVER.sub(r"\\frac{\1}{\2}", plain)
+    plain = _OVER.sub(r"\\frac{\1}{\2}", plain) if " o" in plain else plain
+    return _of_brackets(plain) if "(" in plain or "[" in plain or "]" in plain else _of_decimals(plain)
+
+
+def _of_brackets(text: str) -> str:
+    """Write unions, rows and columns in brackets, and intervals with their brackets turned outward."""
+    plain = _UNION_LETTER.sub(r"\\cup ", text)
+    transposed = _TRANSPOSED.fullmatch(plain)
+    if transposed:
+        return "\\begin{pmatrix}" + transposed[1].replace(",", "\\\\") + "\\end{pmatrix}"
     if plain.startswith("[") and _ROWS.fullmatch(plain):
         return _ROWS.sub(_as_matrix, plain)
-    if "]" in plain or "[" in plain:
-        plain = _OUTWARD.sub(lambda found: f"{found[1]}(" if found[1] is not None else ")", plain)
+    return _of_decimals(_OUTWARD.sub(lambda found: f"{found[1]}(" if found[1] is not None else ")", plain))
+
+
+def _of_decimals(plain: str) -> str:
     return _SPLIT_DECIMAL.sub(".; ", plain) if ". " in plain else plain
 
 

@@ -1,8 +1,8 @@
 """Read answers that need no grammar of LaTeX: quantities, words, numerals of another base, and groups of those.
 
-Groups are tuples, intervals, sets, lists and unions. A reading holds only what is written, and `answer.py` decides
-which two of them are equal. Anything else is left to math-verify: a relation, a matrix, a polynomial among several
-answers, a comma that may divide thousands.
+Groups are tuples, intervals, sets, lists and unions. A reading holds only what is written, and `equality.py` decides
+which two of them are equal. Anything else is an expression, a relation or a matrix that `expression.py` parses, or is
+not read at all.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ _CASE_END = re.compile(rf"(?:{ONE_OR_OTHER.pattern})|;")
 _POINT = re.compile(
     r"(?:\\text ?\{ ?(?:the )?points? ?\} ?|(?:the )?points? |(?P<name>[A-Z](?:_\{?\d\}?|')?) ?=? ?)(?=\()"
 )
-_RATIO = re.compile(r"(?:[A-Za-z](?: ?: ?[A-Za-z])+ ?= ?)?(\d+(?:\.\d+)?(?: ?(?::|\\text ?\{ ?to ?\}| to ) ?\d+(?:\.\d+)?)+)")
+_RATIO = re.compile(
+    r"(?:[A-Za-z](?: ?: ?[A-Za-z])+ ?= ?)?"
+    r"(\d+(?:\.\d+)?(?: ?(?::|\\text ?\{ ?to ?\}| to ) ?\d+(?:\.\d+)?)+)"
+)
 _RATIO_SIGN = re.compile(r":|to")
 _TIME = re.compile(r"(?:1?\d|2[0-4]):(?:0\d|[1-5]0)")  # may be a ratio too
 _ENDLESS_SUM = re.compile(r"[-+*\d ]+(?:\.\.\.)[-+*\d ]+")
@@ -59,7 +62,10 @@ _CONGRUENCE = re.compile(r"(?:[A-Za-z](?:equiv|=))?(?P<residue>-?\d{1,9})[pb]?mo
 _ONE_LETTER = re.compile(r"\( ?[A-Za-z] ?\)")
 _INDIAN = re.compile(r"-?\d{1,2}(?:,\d\d)+,\d{3}")
 _COMBINATION = re.compile(r"\(? ?C ?\( ?(\d{1,4}) ?, ?(\d{1,4}) ?\) ?\)?")
-_GROUPED = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?![\d,])(?=[^,;]*[,;] |[^,;]*;)|(?<=[,;] )[1-9]\d{0,2}(?:,\d{3})+(?![\d,])")
+_GROUPED = re.compile(  # thousands in a list whose other commas have spaces
+    r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?![\d,])(?=[^,;]*[,;] |[^,;]*;)"
+    r"|(?<=[,;] )[1-9]\d{0,2}(?:,\d{3})+(?![\d,])"
+)
 _SEVERAL = re.compile(r"_\{[^{}]*,[^{}]*\}$")  # the roots `x_{1,2}`
 _SIGNS = re.compile(r"\\[pm]{2}(?![A-Za-z])")
 _UNIT = re.compile(r" ?(?:\\text ?\{(?P<unit>[^{}]*)\}|\^ ?\{? ?\\circ ?\}?)$")
@@ -116,7 +122,9 @@ def _solutions(text: str) -> Reading | None:
         if not items or any("=" not in item for item in items):
             return None
         parts.append(items)
-    return read_cases(parts, _read, ONE_OR_OTHER.search(text) is not None) if len(parts) > 1 or len(parts[0]) > 1 else None
+    return (
+        read_cases(parts, _read, ONE_OR_OTHER.search(text) is not None) if len(parts) > 1 or len(parts[0]) > 1 else None
+    )
 
 
 def _congruence(text: str) -> Congruence | None:
@@ -154,7 +162,11 @@ def _read(text: str) -> Reading | None:
         inner = _unnamed(plain[named.end() :])
         is_plain_name = named["call"] is None or _ONE_LETTER.fullmatch(named["call"]) is not None
         is_value = isinstance(inner, Quantity) and not inner.value.has_variables
-        return Named(_SEVERAL.sub("", named["name"].replace(" ", "")), inner) if inner and (is_plain_name or is_value) else None
+        return (
+            Named(_SEVERAL.sub("", named["name"].replace(" ", "")), inner)
+            if inner and (is_plain_name or is_value)
+            else None
+        )
     return _unnamed(plain)
 
 
@@ -228,7 +240,9 @@ def is_plain(reading: Reading | None) -> bool:
     """Return whether an answer is read without expressions that only SymPy compares."""
     if isinstance(reading, Group):
         return all(map(is_plain, reading.items))
-    return is_plain(reading.reading) if isinstance(reading, Named) else not isinstance(reading, (Expression, type(None)))
+    if isinstance(reading, Named):
+        return is_plain(reading.reading)
+    return reading is not None and not isinstance(reading, Expression)
 
 
 def _listing(text: str, items: list[str]) -> Reading | None:
@@ -277,7 +291,7 @@ def _bracketed(text: str, brackets: str) -> Reading | None:
 
 
 def _group(brackets: str, items: list[str]) -> Group | None:
-    readings = []
+    readings: list[Reading] = []
     if len(items) > MAX_ITEMS:
         return None
     for item in items:

@@ -18,7 +18,8 @@ _BAD = r"(?:wrong|incorrect|impossible|false|invalid|a mistake)"
 _SIZE = r"too (?:large|big|small|high|low|much|many|few|long|short)"
 _TAKEN_BACK = re.compile(
     r"[\s$*)\]}\\.,]*(?:(?:no|wait|hmm|but|oh|actually|sorry|however|which|this|that|it|answer|result)\b[,.!:… ]*)*"
-    r"(?:\b(?:cannot|can't|can not|could not|couldn't|must not|may not) (?:be(?! (?:reduced|simplified|written|expressed|factored|further))|hold)"
+    r"(?:\b(?:cannot|can't|can not|could not|couldn't|must not|may not)"
+    r" (?:be(?! (?:reduced|simplified|written|expressed|factored|further))|hold)"
     rf"|(?:is|was|are|seems|looks|must be|[’']s) (?:clearly )?(?:not {_NO}|not {_BAD}|{_BAD}|{_SIZE})"
     rf"|(?:isn't|wasn't) {_NO})\b",
     re.IGNORECASE,

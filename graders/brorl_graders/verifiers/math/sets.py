@@ -25,7 +25,7 @@ _REAL = re.compile(rf"^[A-Za-z] ?\\in ?{_REALS}(?: ?(?:,|\\text ?\{{ ?(?:and|wit
 _BUILDER = re.compile(
     rf"\\\{{ ?(?P<name>[A-Za-z]) ?(?:\\in ?{_REALS})? ?(?:[:|]|\\mid(?![A-Za-z])) ?(?P<condition>.*?) ?\\\}}"
 )
-_EXCEPT = re.compile(rf"(?:(?P<name>[A-Za-z]) ?\\ne ?|{_REALS} ?(?:\\setminus|-) ?(?=\\\{{))(?P<left_out>.+)")
+_EXCEPT = re.compile(rf"(?:(?P<name>[A-Za-z]) ?\\ne ?|{_REALS} ?(?:\\setminus|-) ?(?=\\\{{|[(\[]))(?P<left_out>.+)")
 _MEMBER = re.compile(r"(?P<name>[A-Za-z](?:_\{?\w\}?)?) ?\\in ?(?=[(\[\\])")
 _UNION = re.compile(r"\\cup(?![A-Za-z])")
 

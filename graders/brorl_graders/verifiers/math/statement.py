@@ -24,13 +24,15 @@ from brorl_graders.verifiers.math.words import DATE_IN_TEXT
 
 MAX_STATEMENT = 400  # characters after "answer is"
 MAX_BARE = 500  # characters of a text that is only an answer
+MAX_BEFORE = 40  # characters around a number in which a date or a first unit is looked for
 FEW_WORDS = 3  # words before a number that may change it
 MAX_WORDS = 6  # words of an answer in words
 _MARK = re.compile(
     r"####|(?:^|\n)[ \t]*(?:in total|total|result|final result)[ \t]*[:=]"
     r"|\b(?:r\u00e9ponse|respuesta|antwort|risposta|resposta|\u043e\u0442\u0432\u0435\u0442)[ \t]*"
     r"(?::|\b(?:est|es|ist|lautet|\u00e8|\u00e9)\b)"
-    r"|\u0111\u00e1p \u00e1n l\u00e0|\u7b54[ \t]*[:\uff1a]|\u7b54\u6848[ \t]*(?:[:\uff1a]|\u662f|\u4e3a)|\u7b54\u3048\u306f"
+    r"|\u0111\u00e1p \u00e1n l\u00e0"
+    r"|\u7b54[ \t]*[:\uff1a]|\u7b54\u6848[ \t]*(?:[:\uff1a]|\u662f|\u4e3a)|\u7b54\u3048\u306f"
     r"|\banswers?\b(?:[ \t]*[:=]|[ \t]*\n|(?:[ \t]+(?:to|for|of|in|here)\b[^\n]{0,80}?)?"
     r"[ \t]+(?:is|are|was|were|equals?|(?:would|will|should|must)[ \t]+be)\b[ \t]*:?)",
     re.IGNORECASE,
@@ -61,7 +63,9 @@ _TRIM_START = re.compile(r"^(?:[\s*/^=,:)\]}%!]|[-=]>|(?:or|and|to)\b|[aAI](?= )
 _TRIM_END = re.compile(r"(?:[\s*/^=<>,:(\[{+\-_]|\b(?:and|to)|(?<= )[aAI])+$")
 _OTHER = re.compile(r"\bor\s*$")
 _UNIT = re.compile(r"\s?[A-Za-z]+(?:\^?\{?-?\d\}?)?(?: ?(?:/|per) ?[A-Za-z]+(?:\^?\{?-?\d\}?)?)?")
-_CLAUSE_END = re.compile(r"(?<!\.)\.(?=\s|$)|[;!?](?=\s+[A-Za-z]{2}|\s*$)|,(?=\s+(?!(?:and|or)\b)[A-Za-z]{2})")
+_CLAUSE_END = re.compile(
+    r"(?<!\.)\.(?=\s|$)|[;!?](?=\s+[A-Za-z]{2}|\s*$)|,(?=\s+(?!(?:and|or|inf(?:inity)?)\b)[A-Za-z]{2})"
+)
 _JOINING = frozenset(("and", "or", "mod"))
 _SENTENCE_END = re.compile(r"[.;!?](?:\s|$)|,\s|\n")
 _ONLY_WORDS = re.compile(r"[“\"‘]?[^\W\d_](?:[^\W\d_]|[\u0300-\u036f'’&“”\" -])*[.!]?")
@@ -116,6 +120,7 @@ _ORDINAL = re.compile(r"(?:st|nd|rd|th)\b")
 _CLOCK_END = re.compile(r" ?[ap]\.?m\b\.?", re.IGNORECASE)
 _COUNT_BEFORE = re.compile(r"\d+ [A-Za-z]+,? ?(?:and )?$")
 _BOUND = re.compile(r" at (?:most|least)\b")
+_PLAIN_NUMBER = re.compile(r"[-+]?[\d.,]*\d")
 _CODE = re.compile(r"[A-Z][A-Za-z()]*\d[\w()]*")
 _SIGN_WORD = re.compile(r"\b(?:negative|minus)[ \t]*$", re.IGNORECASE)
 
@@ -199,32 +204,44 @@ def _first_in(statement: str, may_exclaim: bool) -> str | None:
         return date[0]
     formula = _FORMULA.search(statement)
     line, _, _ = statement.partition("\n")
-    clause = _CLAUSE_END.split(line, 1)[0].strip()
-    if line == f"{clause}!" and (_QUOTIENT.search(clause) or not may_exclaim):
-        clause = line
-    if not formula and any(map(str.isdigit, clause)) and (_is_expression(clause) or is_plain(read(in_one_notation(clause)))):
+    clause = _first_clause(line, may_exclaim)
+    number = _PLAIN_NUMBER.match(clause)
+    if number and changes_in_another_language(clause, 0, number.end()):
+        return None
+    if not formula and any(map(str.isdigit, clause)) and _is_read(clause):
         rest = line[line.index(clause) + len(clause) :]
         return None if _DOUBT.match(rest) or is_taken_back(rest, 0) else clause
     for run in _RUN.finditer(line):
         if formula and formula.start() <= run.end():
             break
         found = _trimmed(line, run)
-        before = line[: run.start()]
-        is_first = not before.strip()
-        if found and (is_first or any(map(str.isdigit, found))):
-            if _SIGN_WORD.search(before):
-                found = f"-{found}"
-            return None if _is_changed(line, run, found) else found
+        if found and (not line[: run.start()].strip() or any(map(str.isdigit, found))):
+            sign = "-" if _SIGN_WORD.search(line[: run.start()]) else ""
+            return None if _is_changed(line, run, found) else sign + found
     if formula:
         before = statement[: formula.start()]
         if changes_the_next_number(before) or is_taken_back(statement, formula.end()):
             return None
         sign = "-" if _SIGN_WORD.search(before) else ""
         return sign + _group(statement, formula)
+    return _first_words(line)
+
+
+def _first_clause(line: str, may_exclaim: bool) -> str:
+    clause = _CLAUSE_END.split(line, 1)[0].strip()
+    is_factorial = line == f"{clause}!" and (_QUOTIENT.search(clause) or not may_exclaim)
+    return line if is_factorial else clause
+
+
+def _first_words(line: str) -> str | None:
     status = _STATUS.search(line)
-    if status and _DENIAL.search(line, 0, status.start()):
-        return None
-    return status[1] if status else _SENTENCE_END.split(line)[0].strip() or None
+    if status is None:
+        return _SENTENCE_END.split(line)[0].strip() or None
+    return None if _DENIAL.search(line, 0, status.start()) else status[1]
+
+
+def _is_read(clause: str) -> bool:
+    return _is_expression(clause) or is_plain(read(in_one_notation(clause)))
 
 
 def _is_expression(clause: str) -> bool:
@@ -240,7 +257,9 @@ def _is_changed(line: str, run: re.Match[str], found: str) -> bool:
     place = run.start() + len(run[0].rstrip())
     if changes_the_next_number(line[: run.start()]) or _DOUBT.match(line[run.end() :]) or is_taken_back(line, place):
         return True
-    if _SHARE.match(line, place) or _BOUND.match(line, place) or changes_in_another_language(line, run.start(), place) or _DENIAL.search(line, 0, run.start()):
+    if _BOUND.match(line, place) or changes_in_another_language(line, run.start(), place):
+        return True
+    if _SHARE.match(line, place) or _DENIAL.search(line, 0, run.start()):
         return True
     next_word = _NEXT_WORD.match(line, place)
     return next_word is not None and not found[-1].isalpha() and follows_as_a_change(next_word[1])
@@ -261,22 +280,35 @@ def _last_in(text: str) -> str | None:
     for run in _RUN.finditer(text, max(last, 0)):
         found = _trimmed(text, run)
         if found and any(map(str.isdigit, found)):
-            before = _SENTENCE_END.split(text[max(run.start() - MAX_STATEMENT, 0) : run.start()])[-1].split()
-            few = " ".join(before[-FEW_WORDS:]) + " "
-            is_changed = changes_the_next_number(few) or _DENIED.search(few) is not None
-            next_word = _NEXT_WORD.match(text, run.start() + len(run[0].rstrip()))
-            if next_word and not text[: run.start()].strip():
-                is_changed = is_changed or follows_as_a_change(next_word[1])
-            is_changed = is_changed or changes_in_another_language(text, run.start(), run.end())
-            code = next((word for word in _CODE.finditer(text) if word.start() < run.end() <= word.end()), None)
-            date = next((date for date in DATE_IN_TEXT.finditer(text) if date.start() <= run.start() < date.end()), None)
-            first = _COUNT_BEFORE.search(text, 0, run.start())
-            if code or date:
-                found = (date or code or run)[0]
-            elif first and read_quantity(f"{first[0].strip()} {found}") is not None:
-                found = f"{first[0].strip()} {found}"
-            best = None if is_changed or is_taken_back(text, run.start() + len(run[0].rstrip())) else found
+            best = None if _is_changed_at_the_end(text, run) else _whole(text, run, found)
     return best
+
+
+def _is_changed_at_the_end(text: str, run: re.Match[str]) -> bool:
+    """Return whether words next to the last number of a text deny it or make something else of it."""
+    before = _SENTENCE_END.split(text[max(run.start() - MAX_STATEMENT, 0) : run.start()])[-1].split()
+    few = " ".join(before[-FEW_WORDS:]) + " "
+    place = run.start() + len(run[0].rstrip())
+    next_word = _NEXT_WORD.match(text, place) if not before and not run.start() else None
+    return (
+        changes_the_next_number(few)
+        or _DENIED.search(few) is not None
+        or (next_word is not None and follows_as_a_change(next_word[1]))
+        or changes_in_another_language(text, run.start(), run.end())
+        or is_taken_back(text, place)
+    )
+
+
+def _whole(text: str, run: re.Match[str], found: str) -> str:
+    """Return the date, the chemical formula, or the quantity in two units that ends in a number, or the number."""
+    start = max(run.start() - MAX_BEFORE, 0)
+    for pattern in (DATE_IN_TEXT, _CODE):
+        for whole in pattern.finditer(text, start, run.end() + MAX_BEFORE):
+            if whole.start() <= text.find(found, run.start()) < whole.end():
+                return whole[0]
+    first = _COUNT_BEFORE.search(text, start, run.start())
+    both = f"{first[0].strip()} {found}" if first else found
+    return both if first and read_quantity(both) is not None else found
 
 
 def _group(text: str, first: re.Match[str]) -> str:

@@ -252,7 +252,9 @@ def read_value(text: str) -> Value | None:
     try:
         tree = parse(text, is_strict=True)
         value = evaluator.value(tree)
-        if isinstance(tree, str) and tree.isalpha() or not isinstance(value, Fraction) and not cmath.isfinite(value):
+        if isinstance(tree, str) and tree.isalpha():
+            return None
+        if not isinstance(value, Fraction) and not cmath.isfinite(value):
             return None
     except (Unreadable, ArithmeticError):
         return None

@@ -30,7 +30,7 @@ DATE_IN_TEXT = re.compile(
     re.IGNORECASE,
 )
 _ISO_DATE = re.compile(r"(\d{4})-(\d\d?)-(\d\d?)")
-_MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
+_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 _DIGITS_OF_A_DATE = re.compile(r"\d{4}-\d\d?-\d\d?|\d{4}/\d\d?/\d\d?|(?!\d{1,3}(?:\.\d{3})+$)\d+(?:\.\d+){2,}")
 _ELEMENT = r"(?:H|He|Li|Be|B|C|N|O|F|Ne|Na|Mg|Al|Si|P|S|Cl|Ar|K|Ca|Ti|Cr|Mn|Fe|Ni|Cu|Zn|Br|Ag|Sn|I|Ba|Au|Hg|Pb|U)"
 _FORMULA = re.compile(rf"(?:{_ELEMENT}\d*|\((?:{_ELEMENT}\d*)+\)\d*){{2,}}")
