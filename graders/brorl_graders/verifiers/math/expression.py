@@ -169,7 +169,7 @@ class _Parser:
         while self.begins_a_factor():
             if self.is_strict and self.tokens[self.place - 1].isalpha() and (self.next.isalpha() or self.next == "("):
                 raise Unreadable
-            if self.next[0].isdigit() and self.tokens[self.place - 1] != "!":
+            if self.next[0].isdigit() and (self.is_strict or self.tokens[self.place - 1] not in ("!", "i")):
                 raise Unreadable
             found = ("*", found, self.power())
         return found
