@@ -177,7 +177,9 @@ _ARGUMENT = re.compile(rf"(\\(?:{_FUNCTIONS}) *\(?)({_GREEK})(?![A-Za-z])")
 _EXPONENTIAL = re.compile(r"(?:\\|(?<![\\A-Za-z]))exp ?\(([^()]*)\)")
 _BOLD = re.compile(r"(?<![\w)])\*\*|\*\*(?![\w(\\])")  # the power in `2**3` does not match
 _CURRENCY = re.compile(r"^(-?)\s*(\\\$|[€£¥₹]|USD|EUR)\s*(\.?\d[\d.,]*)(?=$|(.))")
-_COPULA = re.compile(r"(?<=\d)(?:です|である|だ|입니다|이다|이에요|예요)$")
+_AFTER = re.compile(
+    r"(?<=\d) ?[\u2600-\u27bf\ufe0f\U0001f000-\U0001faff]+$|(?<=\d)(?:です|である|だ|입니다|이다|이에요|예요)$"
+)
 _QUOTES = ('"', "“", "”", "「", "」")
 _CURRENCIES = {
     "\\$": "dollars",
@@ -404,7 +406,7 @@ def _unwrapped(text: str) -> str:
             plain = plain[1:-1].strip()
         if plain == before:
             break
-    return _CURRENCY.sub(_as_currency, plain if plain.isascii() else _COPULA.sub("", plain))
+    return _CURRENCY.sub(_as_currency, plain if plain.isascii() else _AFTER.sub("", plain))
 
 
 def _as_currency(found: re.Match[str]) -> str:

@@ -188,6 +188,9 @@ def _without_steps(text: str) -> str:
         return text
     last = others[-1].strip()
     value = read_plain(first.strip())
+    end = read_plain(last)
+    if end is not None and end.has_variables:
+        return text
     if (value is not None and not value.has_variables) or _ENDLESS_SUM.fullmatch(first):
         return last
     return f"{first}={last}"
