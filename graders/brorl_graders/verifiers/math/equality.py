@@ -225,7 +225,10 @@ def _unordered(
     for item in reference.items:
         if not any(are_equal(item, other, rules) for other in given.items):
             return False
-    return all(any(are_equal(item, other, rules) for item in reference.items) for other in given.items)
+    for other in given.items:
+        if not any(are_equal(item, other, rules) for item in reference.items):
+            return False
+    return True
 
 
 def _group_and_other(
