@@ -10,7 +10,7 @@ OPENING = "<answer>"
 CLOSING = "</answer>"
 THINK_OPENING = "<think>"
 THINK_CLOSING = "</think>"
-_BOX = re.compile(r"\\f?boxed\s*\{")
+_BOX = re.compile(r"\\(?:f?boxed|fbox)\s*\{")
 # The end of a gap after which another box of the same answer follows: `, `, `\text{ and } `, `$ or $y=`.
 _SEPARATOR = re.compile(r"(?:\b(?:and|or)\b|[,;])(?:[\s$}]|\\[(\[]|\\q?quad|\\text\s*\{|[A-Za-z]\w{0,3}\s*=)*$")
 _SAID = re.compile(r"####|\banswer(?:[*_]{0,2}[ \t]*[:=]|[ \t]+is\b[ \t]*:?)", re.IGNORECASE)

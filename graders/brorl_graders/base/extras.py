@@ -10,7 +10,6 @@ EXTRAS = {
     "aiohttp": "environments",
     "httpx": "services",
     "jsonschema": "environments",
-    "math_verify": "math",
     "openai": "environments",
     "py3langid": "ifeval",
     "reasoning_gym": "reasoning-gym",

@@ -112,7 +112,7 @@ def needed_packages(config: BroRLConfig) -> list[str]:
     if kinds & {"parquet", "dataset"}:
         found.append("pyarrow")
     if kinds - {"reasoning_gym"}:
-        found.append("math-verify")
+        found.append("sympy")
     if config.exp_manager.wants("wandb"):
         found.append("wandb")
     return found

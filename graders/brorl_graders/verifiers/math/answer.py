@@ -8,8 +8,8 @@ answer is" follows the box, the verifier reads the text after the last such phra
 An answer that the text denies or takes back does not count, nor one whose words are not understood: "half of 6" and "6
 is too large" are not 6. A question that is written out again, such as `2x+1 \ge 11` or a sum, equals no solution of it.
 
-Numbers, plain expressions, words and groups of these are compared without a grammar of LaTeX. math-verify compares
-relations, matrices and functions. A verdict depends only on the two answers and the payload's options.
+What is not understood as a whole equals nothing but itself. SymPy compares expressions, relations and matrices whose
+values do not decide, and is given no text. A verdict depends only on the two answers and the payload's options.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from brorl_graders.verifiers.math.equality import FORMS, PERCENT, UNITS, USUAL, 
 from brorl_graders.verifiers.math.equation import is_no_answer, is_to_be_solved, steps_of_an_estimate, without_operation
 from brorl_graders.verifiers.math.finding import MAX_TAIL, PLACES, find_answer, in_boxes, place_of
 from brorl_graders.verifiers.math.library import equal_by_library
-from brorl_graders.verifiers.math.marks import are_marked_alike, differ_in_case, have_one_name, without_marks
+from brorl_graders.verifiers.math.marks import have_one_name
 from brorl_graders.verifiers.math.notation import in_one_notation
 from brorl_graders.verifiers.math.qualifier import with_argument_of, without_qualifier
 from brorl_graders.verifiers.math.reading import (
@@ -33,8 +33,7 @@ from brorl_graders.verifiers.math.reading import (
     Quantity,
     Reading,
     Words,
-    has_changing_words,
-    has_words,
+    is_plain,
     read,
     read_in_the_kind_of,
 )
@@ -43,11 +42,12 @@ from brorl_graders.verifiers.math.statement import first_mark, is_bare, is_prose
 from brorl_graders.verifiers.math.votes import key_of as key_of
 
 # `notation.py` brings answers into one notation, `statement.py` finds an unmarked answer, and `remarks.py` what is
-# said of it. `reading.py` reads answers without a grammar. It uses `relation.py` for inequalities, `assignment.py` for
-# answers of several names, and `words.py` and `number_words.py`. `equality.py` compares what was read, by `value.py`
-# and `units.py`. `equation.py` judges chains of equations, `qualifier.py` removes "for all x", and `marks.py` sees
-# primes and capitals. `library.py` asks math-verify. Verdicts are cached, since most responses to a prompt end in one
-# of few answers.
+# said of it. `reading.py` reads answers as one of the kinds in `kinds.py`. It uses `relation.py` for inequalities,
+# `assignment.py` for answers of several names, `words.py` and `number_words.py`, and `expression.py`, the only parser
+# of expressions. `equality.py` compares what was read, by `value.py`, `units.py` and, where these do not decide,
+# `library.py`, which asks SymPy. `equation.py` judges chains of equations, `qualifier.py` removes "for all x", and
+# `marks.py` compares names in capitals. Verdicts are cached, since most responses to a prompt end in one of few
+# answers.
 
 TOLERANCE = "relative_tolerance"
 DOTS = "..."
@@ -71,7 +71,6 @@ KEYS = (
     Key(TOLERANCE, "largest relative difference of equal numbers, from 0 to below 1", (), "0"),
 )
 _TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
-_UNFINISHED = re.compile(r"[-+*/^_=<>]$|\d ?\^ ?(?:\{[^{}]*\}|\w) ?_|%[ {}]*%")
 _CAPITALS = re.compile(r"(?:^|[ {])[A-Z]{2,3} ?\}?$")
 _VECTOR_PRODUCT = re.compile(r"\\(?:mathbf|boldsymbol|bm|vec)(?![A-Za-z])[^+=]*\\times")
 _LETTER = re.compile(r"(?:\\text ?\{)?\(?[A-J]\)?\}?")
@@ -128,13 +127,13 @@ def _whole_text(response: str) -> str | None:
     # The mark is found faster than a text is read.
     if first_mark(shown) >= 0 or not is_bare(in_one_notation(shown)):
         return None
-    return shown if read(in_one_notation(shown)) is not None else None
+    return shown if is_plain(read(in_one_notation(shown))) else None
 
 
 def answer(payload: Payload, response: str) -> str | None:
     """Return the mathematical answer in a response in one spelling, for counting votes, or None if there is none.
 
-    Two answers that math-verify finds equal may have two spellings.
+    Two answers that SymPy finds equal may have two spellings.
     """
     place = place_of(payload)
     found = find_answer(response, place)
@@ -142,11 +141,10 @@ def answer(payload: Payload, response: str) -> str | None:
 
 
 def load() -> None:
-    """Import math-verify and SymPy with all that they import later, and fill their tables (1 s)."""
+    """Import SymPy with all that it imports later, and fill its tables (1 s)."""
     equal_by_library("x^2+118x+2185", "(x+23)(x+96)")
     equal_by_library("\\sqrt{8}+\\frac{1}{3}", "3.1")
-    equal_by_library("(1, 2]", "\\{1, 2\\}")
-    equal_by_library("x<3", "(1,3)")
+    equal_by_library("\\sin^2 x", "1-\\cos^2 x")
 
 
 def is_equal(reference: str, given: str, rules: MathRules = USUAL) -> bool:
@@ -186,17 +184,13 @@ def _is_equal(reference: str, given: str, rules: MathRules) -> bool:
             return False
     reference = without_qualifier(reference)
     given = with_argument_of(reference, without_qualifier(given))
-    if _UNFINISHED.search(given) or not are_marked_alike(reference, given):
-        return False
-    reference, given = without_marks(reference), without_marks(given)
     if "\\approx" in given[1:] and "\\approx" not in reference:
         return any(_is_equal(reference, step, rules) for step in steps_of_an_estimate(given))
-    verdict = _verdict(reference, given, rules)
-    return equal_by_library(reference, given) if verdict is None else verdict
+    return _verdict(reference, given, rules)
 
 
-def _verdict(reference: str, given: str, rules: MathRules) -> bool | None:
-    """Compare two answers as they are read. None: the comparison needs a grammar or symbolic algebra."""
+def _verdict(reference: str, given: str, rules: MathRules) -> bool:
+    """Compare two answers as they are read."""
     if _CAPITALS.search(reference):
         is_same = have_one_name(reference, given)
         if is_same is not None:
@@ -207,21 +201,13 @@ def _verdict(reference: str, given: str, rules: MathRules) -> bool | None:
             return is_same
     wanted = read(reference)
     is_value = _is_value(wanted)
-    is_date = isinstance(wanted, Words) and any(map(str.isdigit, wanted.text))
-    if not (is_value or is_date) and differ_in_case(reference, given):
-        return False
     if "=" in given and (is_no_answer(given) or (is_value and is_to_be_solved(given))):
         return False
     found = _chosen(reference, given) or read_in_the_kind_of(wanted, given)
-    if found is None:
-        may_be_misread = has_changing_words(given) or (is_value and has_words(given))
-    else:
-        may_be_misread = False
-        verdict = None if wanted is None else are_equal(wanted, found, rules)
-        if verdict is not None:
-            return verdict
+    if wanted is None or found is None:
+        return False
     is_question = not is_solved(given) and (not is_inequality(reference) or is_solved(reference))
-    return False if may_be_misread or is_question else None
+    return not (is_question and not is_plain(found)) and are_equal(wanted, found, rules)
 
 
 def _are_same_lists(reference: str, given: str) -> bool | None:

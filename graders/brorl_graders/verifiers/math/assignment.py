@@ -13,13 +13,18 @@ _TUPLES = re.compile(r"\(([A-Za-z](?:_\w)?(?: ?, ?[A-Za-z](?:_\w)?)+)\) ?= ?(?=\
 _INDEX = re.compile(r"_.*")
 
 
-def read_cases(parts: list[list[str]], read_one: ReadOne) -> Reading | None:
+def read_cases(parts: list[list[str]], read_one: ReadOne, is_one_or_other: bool) -> Reading | None:
     """Read solutions of several names as a list of tuples, or one solution as a tuple with the names.
 
-    `parts` has the equations of each solution. None: they are no equations for the same names.
+    `parts` has the equations of each solution. `is_one_or_other`: the word "or" stands between them. None: they are no
+    equations for the same names.
     """
     cases = [_assigned(equations, read_one) for equations in parts]
     names = {",".join(sorted(case or ())) for case in cases}
+    readings = [read_one(part[0]) for part in parts if len(part) == 1]
+    alternatives = [reading for reading in readings if isinstance(reading, Named)]
+    if is_one_or_other and len({_INDEX.sub("", reading.name) for reading in alternatives}) > 1:
+        return Group("or", tuple(alternatives))
     if "" in names or len(names) > 1:
         cases = [_assigned(list(chain(*parts)), read_one)]
     solutions = [case for case in cases if case is not None]

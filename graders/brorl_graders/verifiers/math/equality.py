@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from fractions import Fraction
-from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from brorl_graders.verifiers.math.assignment import in_the_order_of
 from brorl_graders.verifiers.math.kinds import (
     Congruence,
+    Expression,
     Formula,
     Group,
     Named,
@@ -19,6 +19,7 @@ from brorl_graders.verifiers.math.kinds import (
     Reading,
     Words,
 )
+from brorl_graders.verifiers.math.library import equal_by_library
 from brorl_graders.verifiers.math.value import Value, compare, scaled
 
 PERCENT = ("either", "exact")
@@ -44,54 +45,66 @@ def are_equal(
     reference: Reading,
     given: Reading,
     rules: MathRules,
-) -> bool | None:
+) -> bool:
     """Return whether a mathematical answer equals the reference answer, as `rules` compare answers.
 
-    None: the comparison needs a grammar or symbolic algebra.
+    Two kinds that no rule here names are different.
     """
-    if isinstance(reference, Named) or isinstance(given, Named):
-        return _named(reference, given, rules)
-    if isinstance(reference, (Numeral, Congruence)) or isinstance(given, (Numeral, Congruence)):
-        return reference == given
-    if isinstance(reference, Formula) or isinstance(given, Formula):
-        return reference == given if isinstance(reference, Formula) and isinstance(given, Formula) else None
-    if isinstance(reference, Ratio) or isinstance(given, Ratio):
-        return _ratios(reference, given, rules)
-    if isinstance(reference, Quantity) and isinstance(given, Quantity):
-        return _quantities(reference, given, rules)
-    if isinstance(reference, Group) and isinstance(given, Group):
-        return _groups(reference, given, rules)
-    if isinstance(reference, Group) or isinstance(given, Group):
-        return _group_and_other(reference, given, rules)
-    return _words(reference, given)
+    for kinds, compare_kind in _RULES:
+        if isinstance(reference, kinds) or isinstance(given, kinds):
+            return compare_kind(reference, given, rules)
+    return _expressions(reference, given, rules)
+
+
+def _as_written(reference: Reading, given: Reading, _: MathRules) -> bool:
+    return reference == given
+
+
+def _expressions(reference: Reading, given: Reading, rules: MathRules) -> bool:
+    """Compare two answers of which at least one is an expression that only SymPy compares."""
+    if not _have_like_units(reference, given, rules):
+        return False
+    texts = (_text_of(reference), _text_of(given))
+    return all(texts) and equal_by_library(*texts)
+
+
+def _text_of(reading: Reading) -> str:
+    """Return an answer as an expression in plain LaTeX, or "" if it is none."""
+    if isinstance(reading, Named):
+        inner = _text_of(reading.reading)
+        return f"{reading.name}={inner}" if inner else ""
+    if isinstance(reading, Group) and reading.brackets == "|":
+        rows = "\\\\".join(map(_text_of, reading.items))
+        return f"\\begin{{pmatrix}}{rows}\\end{{pmatrix}}"
+    if isinstance(reading, Quantity):
+        return "" if reading.is_percent else reading.value.text
+    return reading.text if isinstance(reading, (Expression, Words)) else ""
 
 
 def _named(
     reference: Reading,
     given: Reading,
     rules: MathRules,
-) -> bool | None:
+) -> bool:
     """Compare two mathematical answers of which at least one names its value, as `x = 5` does.
 
-    `x = 5` equals 5. For `x = 5` and `y = 5` the result is None, which leaves them to math-verify.
+    `x = 5` equals 5, and the equations `y = 2x` and `x = y/2` are the same.
     """
-    one = reference
-    other = given
-    if isinstance(reference, Named):
-        one = reference.reading
-    if isinstance(given, Named):
-        other = given.reading
+    one = reference.reading if isinstance(reference, Named) else reference
+    other = given.reading if isinstance(given, Named) else given
     if isinstance(reference, Named) and isinstance(given, Named) and reference.name != given.name:
         if "," not in reference.name and "," not in given.name:
-            return None
+            return _expressions(reference, given, rules)
         ordered = in_the_order_of(reference.name, given)
-        if ordered is None:
-            return False
-        other = ordered
-    return are_equal(one, other, rules)
+        return ordered is not None and are_equal(one, ordered, rules)
+    names = {item.name for item in given.items if isinstance(item, Named)} if isinstance(given, Group) else set()
+    if isinstance(reference, Named) and "," in reference.name and names and names != {*reference.name.split(",")}:
+        return False
+    is_equation = isinstance(one, Expression) or isinstance(other, Expression)
+    return are_equal(one, other, rules) or (is_equation and _expressions(reference, given, rules))
 
 
-def _ratios(reference: Reading, given: Reading, rules: MathRules) -> bool | None:
+def _ratios(reference: Reading, given: Reading, rules: MathRules) -> bool:
     """Compare two answers of which at least one is a ratio. A ratio of two numbers equals their quotient.
 
     A time of day, such as 2:30, equals only itself.
@@ -119,56 +132,55 @@ def _are_proportional(some: tuple[Value, ...], others: tuple[Value, ...]) -> boo
     return any(value.value for value in some) == any(value.value for value in others)
 
 
-def _quantities(
-    reference: Quantity,
-    given: Quantity,
-    rules: MathRules,
-) -> bool | None:
-    if rules.units == "required" and reference.unit and not given.unit:
+def _words(reference: Reading, given: Reading, rules: MathRules) -> bool:
+    """Compare two answers of which at least one consists of words, which may be a product if they are short."""
+    texts = [reading.text for reading in (reference, given) if isinstance(reading, Words)]
+    return reference == given or (max(map(len, texts)) < MIN_WORD and _expressions(reference, given, rules))
+
+
+def _quantities(reference: Reading, given: Reading, rules: MathRules) -> bool:
+    if not isinstance(reference, Quantity) or not isinstance(given, Quantity):
+        return _expressions(reference, given, rules)
+    if not _have_like_units(reference, given, rules):
         return False
-    one = reference.value
-    other = given.value
-    if rules.units != "ignore" and reference.unit and given.unit:
-        if reference.unit.powers != given.unit.powers:
-            return False
-        if reference.unit.factor != given.unit.factor:
-            one = scaled(one, reference.unit.factor)
-            other = scaled(other, given.unit.factor)
-    if reference.is_percent == given.is_percent:
-        return compare(one, other, rules.relative_tolerance)
-    if reference.is_percent:
-        one = scaled(one, Fraction(1, _HUNDREDTH))
-    else:
-        other = scaled(other, Fraction(1, _HUNDREDTH))
-    as_share = compare(one, other, rules.relative_tolerance)
-    if as_share or rules.percent == "exact":
-        return as_share
-    return compare(reference.value, given.value, rules.relative_tolerance)
+    if reference.is_percent != given.is_percent:
+        return _shares(reference, given, rules)
+    one, other = reference.value, given.value
+    if rules.units != "ignore" and reference.unit and given.unit and reference.unit.factor != given.unit.factor:
+        one, other = scaled(one, reference.unit.factor), scaled(other, given.unit.factor)
+    verdict = compare(one, other, rules.relative_tolerance)
+    if verdict is not None or not (one.text and other.text):
+        return verdict is True
+    return equal_by_library(one.text, other.text)
 
 
-def _words(reference: Reading, given: Reading) -> bool | None:
-    """Compare two mathematical answers of which at least one consists of words.
+def _have_like_units(reference: Reading, given: Reading, rules: MathRules) -> bool:
+    """Return whether the units of two answers measure the same, or one has none that must be given."""
+    unit, other_unit = (getattr(reading, "unit", None) for reading in (reference, given))
+    if rules.units == "required" and unit and not other_unit:
+        return False
+    return rules.units == "ignore" or not unit or not other_unit or unit.powers == other_unit.powers
 
-    None: the words are short, and may be products of variables.
-    """
-    if reference == given:
+
+def _shares(reference: Quantity, given: Quantity, rules: MathRules) -> bool:
+    """Compare a percentage with a number. A number with a unit is none of a share."""
+    if rules.units != "ignore" and (reference.unit or given.unit):
+        return False
+    hundredth = Fraction(1, _HUNDREDTH)
+    one = scaled(reference.value, hundredth if reference.is_percent else 1)
+    other = scaled(given.value, hundredth if given.is_percent else 1)
+    if compare(one, other, rules.relative_tolerance):
         return True
-    for one in (reference, given):
-        if isinstance(one, Words) and len(one.text) >= MIN_WORD:
-            return False
-    return None
+    return rules.percent != "exact" and compare(reference.value, given.value, rules.relative_tolerance) is True
 
 
-def _groups(
-    reference: Group,
-    given: Group,
-    rules: MathRules,
-) -> bool | None:
+def _groups(reference: Reading, given: Reading, rules: MathRules) -> bool:
+    if not isinstance(reference, Group) or not isinstance(given, Group):
+        return _group_and_other(reference, given, rules)
     kinds = {reference.brackets, given.brackets}
     if "U" in kinds:
         is_list_of_intervals = reference.brackets == "U" and not given.brackets
-        is_equal = (len(kinds) == 1 or is_list_of_intervals) and _unordered(reference, given, rules)
-        return is_equal or None
+        return (len(kinds) == 1 or is_list_of_intervals) and _unordered(reference, given, rules)
     if "|" in kinds:
         is_tuple = reference.brackets == "|" and given.brackets == "()"
         return _ordered(reference, given, rules) if len(kinds) == 1 or is_tuple else False
@@ -178,9 +190,7 @@ def _groups(
         return _unordered(reference, given, rules)
     if len(kinds) == 1 or kinds == {"", "()"}:
         return _ordered(reference, given, rules)
-    if kinds == {"", "[]"} and not reference.brackets:
-        return _ordered(reference, given, rules)
-    return None if "" in kinds else False
+    return kinds == {"", "[]"} and not reference.brackets and _ordered(reference, given, rules)
 
 
 def _have_same_counts(reference: Group, given: Group, rules: MathRules) -> bool:
@@ -193,77 +203,54 @@ def _have_same_counts(reference: Group, given: Group, rules: MathRules) -> bool:
 
 
 def _count(item: Reading, group: Group, rules: MathRules) -> int:
-    return sum(are_equal(item, other, rules) is True for other in group.items)
+    return sum(are_equal(item, other, rules) for other in group.items)
 
 
 def _ordered(
     reference: Group,
     given: Group,
     rules: MathRules,
-) -> bool | None:
+) -> bool:
     if len(reference.items) != len(given.items):
         return False
-    pairs = zip(reference.items, given.items, strict=True)
-    return _all_of(are_equal(one, other, rules) for one, other in pairs)
+    return all(are_equal(*pair, rules) for pair in zip(reference.items, given.items, strict=True))
 
 
 def _unordered(
     reference: Group,
     given: Group,
     rules: MathRules,
-) -> bool | None:
+) -> bool:
     """Compare two groups of answers as sets: every item of one group must equal an item of the other group."""
-    ours = (_is_among(item, given.items, rules, is_reference=True) for item in reference.items)
-    theirs = (_is_among(item, reference.items, rules, is_reference=False) for item in given.items)
-    return _all_of(chain(ours, theirs))
-
-
-def _all_of(verdicts: Iterable[bool | None]) -> bool | None:
-    """Return False at the first verdict that is False, else None if one is open, else True."""
-    is_open = False
-    for verdict in verdicts:
-        if verdict is False:
+    for item in reference.items:
+        if not any(are_equal(item, other, rules) for other in given.items):
             return False
-        is_open = is_open or verdict is None
-    return None if is_open else True
-
-
-def _is_among(
-    item: Reading,
-    others: tuple[Reading, ...],
-    rules: MathRules,
-    is_reference: bool,
-) -> bool | None:
-    """Return whether one answer of a group equals one of several other answers, or None if that cannot be decided.
-
-    `is_reference`: `item` is part of the reference, and `others` are part of the response's answer.
-    """
-    is_open = False
-    for other in others:
-        verdict = are_equal(item, other, rules) if is_reference else are_equal(other, item, rules)
-        if verdict:
-            return True
-        is_open = is_open or verdict is None
-    return None if is_open else False
+    for other in given.items:
+        if not any(are_equal(item, other, rules) for item in reference.items):
+            return False
+    return True
 
 
 def _group_and_other(
     reference: Reading,
     given: Reading,
     rules: MathRules,
-) -> bool | None:
+) -> bool:
     """Compare a group of answers with a single answer. They are equal if every item of the group equals it."""
-    verdict: bool | None = True
-    if isinstance(reference, Group):
-        group = reference
-        other = given
-    else:
-        assert isinstance(given, Group)
-        group = given
-        other = reference
+    group = reference if isinstance(reference, Group) else given
+    assert isinstance(group, Group)
     if group.brackets in ("", "{}"):
-        for item in group.items:
-            is_same = are_equal(item, other, rules) if group is reference else are_equal(other, item, rules)
-            verdict = verdict and is_same
-        return verdict
-    return False if isinstance(other, Quantity) else None  # a group in brackets has two items or more
+        pairs = [(item, given) if group is reference else (reference, item) for item in group.items]
+        return bool(pairs) and all(are_equal(*pair, rules) for pair in pairs)
+    return group.brackets == "|" and _expressions(reference, given, rules)
+
+
+# Which comparison decides where one of two answers is of a kind, in this order.
+_RULES: tuple[tuple[type | tuple[type, ...], Callable[[Any, Any, MathRules], bool]], ...] = (
+    (Named, _named),
+    ((Numeral, Congruence, Formula), _as_written),
+    (Ratio, _ratios),
+    (Group, _groups),
+    (Words, _words),
+    (Quantity, _quantities),
+)

@@ -16,6 +16,13 @@ class Quantity(NamedTuple):
     unit: Unit | None = None
 
 
+class Expression(NamedTuple):
+    """An expression, matrix or relation that only SymPy compares, with a unit if it has one."""
+
+    text: str
+    unit: Unit | None = None
+
+
 class Words(NamedTuple):
     """An answer in words, in lower case."""
 
@@ -63,4 +70,4 @@ class Named(NamedTuple):
     reading: Reading
 
 
-Reading = Quantity | Words | Numeral | Ratio | Congruence | Formula | Group | Named
+Reading = Quantity | Expression | Words | Numeral | Ratio | Congruence | Formula | Group | Named

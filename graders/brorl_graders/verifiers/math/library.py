@@ -1,389 +1,487 @@
-"""Compare answers that need a grammar of LaTeX or symbolic algebra, by math-verify and SymPy.
+"""Compare answers that need a grammar of LaTeX or symbolic algebra, by SymPy.
 
-Answers that the libraries handle badly never reach them: huge powers, deep brackets, and answers of which they read
-only a part.
+`expression.py` parses both. SymPy gets numbers, names and operations, and never a text. What would fill the memory if
+it were written out is refused before it is computed, and what has no value, such as `0/(1-1)` and `0\\infty`, equals
+nothing: SymPy would make 0, nothing or any number of it.
 
-math-verify's own time limits are switched off. They are alarm signals, which only reach a main thread and cannot stop C
-code. The deadline of the process that runs this module stops everything.
-
-Two kinds of answers are found before anything is computed. Some would fill the memory if they were written out. Others
-have no value: SymPy turns `0/(1-1)` into 0 or nothing, depending on an order of factors that differs between processes,
-and `|(1-1)\\infty|` into any number. Such an answer is right only if it is the reference letter for letter.
+The deadline of the process that runs this module stops what takes long.
 """
 
 from __future__ import annotations
 
-import logging
 import math
-import re
+from fractions import Fraction
 from functools import lru_cache
-from itertools import product, starmap
-from typing import Any
+from itertools import pairwise, product, starmap
+from typing import Any, NamedTuple
 
-from brorl_graders.verifiers.math.notation import depth
+from brorl_graders.verifiers.math.expression import FUNCTIONS, Tree, Unreadable, parse
+from brorl_graders.verifiers.math.value import Value, compare, read_number
 
-MAX_LENGTH = 500  # characters
-MAX_DEPTH = 10  # levels of brackets; the grammar's time is exponential in them
 MAX_OPERATIONS = 60  # operations in an expression that is expanded
 MAX_POWER = 8  # largest exponent in an expression that is expanded
 MAX_FACTORIAL = 5000  # largest number whose factorial is computed
 MAX_TERMS = 3000  # terms of a sum or product that is computed
+MAX_DIGITS = 10**5  # digits of a number that is computed
 MIN_VALUE = 1e-60  # a smaller value may be zero, computed to a hundred digits
+MAX_VALUE = 1e60  # a larger value may be that of a pole
 NEAR_ZERO = 1e-10  # larger than any result that 15 digits give for 0
 # Points at which expressions are evaluated: the first symbol's value, and the step to the next symbol's. `x - x` is 0
 # at all of them, `|x| - x` or the whole part of x only at some.
 POINTS = ((0.61, 0.17), (-7.3, -1.9), (97.3, 11.9))
 VALUELESS = (ArithmeticError, AttributeError, TypeError, ValueError, RuntimeError)  # errors without a number
-_WORDS = re.compile(r"[A-Za-z][A-Za-z' -]+")
-_SEPARATED_NUMBER = re.compile(r"-?[1-9]\d{0,2}(?:[ ,]\d{3})+(?:\.\d+)?|-?\d+,\d+")  # 1 000.5, and the ambiguous 0,5
-_TEXT = re.compile(r"\\text ?\{[^{}]*\}")
-_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
-# Signs that no single number has. If an answer has one and a number is read, the library dropped the rest.
-_NO_NUMBER = re.compile(
-    r"[<>_?&]|\\(?:ge|le|ne|lt|gt|cup|cap|setminus|pm|mp|overline|sim|in|notin|to|mid|subset|parallel|perp|neg|lor|land|vee"
-    r"|wedge|mathbin|quad)(?![A-Za-z])"
-)
-_OPERATION = re.compile(r"[/!:]|\\[dt]?(?:frac|binom)(?![A-Za-z])")
-# x^a^b^c, x^{a^{b^{c}}}, and such towers of indices: the grammar tries all ways to read them.
-_TOWER = re.compile(r"(?P<sign>[\^_]) ?(?:[^{}\s] ?(?P=sign) ?[^{}\s] ?|\{[^{}]*(?P=sign) ?\{[^{}]*)(?P=sign)")
-_COMPUTED = re.compile(r"!|\\(?:sum|prod|sqrt)")
-_SET = re.compile(r"\\\{")
-MAX_EXPONENT_DIGITS = 5  # results of more than 10**5 digits are refused
-MAX_FACTORIAL_DIGITS = 5
-_POWER = re.compile(r"(?:\^|\*\*)\s*\{?\s*(\d+)(?:\s*(?:\^|\*\*)\s*\{?\s*(\d+))?(\s*(?:\^|\*\*))?")
-_FACTORIAL = re.compile(r"(\d+)\s*\)?\s*!")
-TOO_LARGE = math.inf
+_TURNED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
+
+
+class Relation(NamedTuple):
+    """Sides with signs of relations between them."""
+
+    signs: tuple[str, ...]
+    sides: tuple[Any, ...]
+
+
+class Huge(Unreadable):
+    """A number would have too many digits."""
 
 
 def equal_by_library(reference: str, given: str) -> bool:
-    """Return whether math-verify finds two answers equal.
+    """Return whether two answers in plain LaTeX, as `in_one_notation` writes it, are equal as expressions.
 
-    Both are in plain LaTeX, as `in_one_notation` writes it. Answers that cannot be read safely equal nothing.
+    Relations and matrices are compared too. Answers that cannot be read equal nothing.
     """
-    if not is_readable(reference) or not is_readable(given):
-        return False
-    if bool(_SET.match(given)) != bool(_SET.match(reference)) and "(" in (reference[:1], given[:1]):
-        return False
     try:
-        return any(starmap(_are_equal, product(_parsed(reference), _parsed(given))))
-    except RecursionError:
+        is_equal = any(starmap(_are_equal, product(_parsed(reference), _parsed(given))))
+        return is_equal or _is_rounded(reference, given) or _is_rounded(given, reference)
+    except (RecursionError, *VALUELESS):
         return False
+
+
+def _is_rounded(decimal: str, text: str) -> bool:
+    """Return whether a decimal is the rounded value of an expression without symbols."""
+    number = read_number(decimal)
+    if number is None or not number.last_place:
+        return False
+    rounded = Value(number.value, last_place=number.last_place)
+    numbers = [item for item in _parsed(text) if getattr(item, "is_number", False) and not _has_matrix([item])]
+    return any(compare(rounded, Value(_exact(item))) for item in numbers)
+
+
+def _exact(number: Any) -> Fraction | complex:
+    return Fraction(number.p, number.q) if number.is_Rational else complex(_value_of(number))
 
 
 def is_readable(text: str) -> bool:
-    """Return whether math-verify and SymPy can read and compute an answer within about a second."""
-    if len(text) > MAX_LENGTH or depth(text) > MAX_DEPTH:
-        return False
-    return not is_huge(text) and _TOWER.search(text) is None
+    """Return whether SymPy can compute an answer within about a second."""
+    return bool(_parsed(text))
 
 
-def _are_equal(one: Any, other: Any) -> bool:
-    from math_verify import verify
-
-    if _differ_at_a_point(one, other):
-        return False
+def is_huge(text: str) -> bool:
+    """Return whether an answer has a power or factorial of about 100,000 digits or more, such as 9^{9^9}."""
     try:
-        if _is_same_polynomial(one, other):
-            return True
-    except VALUELESS:
-        return False
-    return bool(verify(one, other, timeout_seconds=None, allow_set_relation_comp=True))
-
-
-def _has_no_value(item: Any) -> bool:
-    """Return whether a SymPy expression has no value that can be computed.
-
-    It divides by zero, computes with infinity, or is too large to be written out. One such part of a matrix, set, tuple
-    or relation is enough.
-    """
-    from sympy import Basic, MatrixBase, nan, zoo
-
-    # Only an immutable matrix shows its parts.
-    if isinstance(item, MatrixBase):
-        item = item.as_immutable()
-    if not isinstance(item, Basic):
-        return False
-    if item.has(nan, zoo) or is_huge_expression(item):
+        _Builder({}).build(parse(text))
+    except Huge:
         return True
-    return _computes_with_infinity(item) or _has_pole(item)
-
-
-def _computes_with_infinity(item: Any) -> bool:
-    """Return whether a SymPy expression has infinity in a sum, product, power or function.
-
-    Infinity may be an answer itself, an end of an interval, or a bound of an integral.
-    """
-    from sympy import Add, Function, Mul, Pow, oo
-
-    parts = item.atoms(Add, Mul, Pow, Function)
-    return any(oo in part.args or -oo in part.args for part in parts)
-
-
-def _has_pole(item: Any) -> bool:
-    """Return whether a part of a SymPy expression that is not computed yet has no finite value, as log(0) or 1/(1-1).
-
-    A part counts only if it has no finite value whatever the values of its symbols.
-    """
-    from sympy import Function, Pow, Product, Sum
-
-    parts = item.atoms(Pow, Function, Sum, Product)
-    return any(map(_is_always_pole, parts))
-
-
-def _is_always_pole(part: Any) -> bool:
-    return all(_is_pole(part, point) for point in POINTS)
-
-
-def _is_pole(part: Any, point: tuple[float, float]) -> bool:
-    """Return whether a part of a SymPy expression has no finite value at a point, such as a division by zero."""
-    from sympy import Pow, nan, oo, sympify, zoo
-
-    values = _values_at(point, part.free_symbols)
-    try:
-        if not isinstance(part, Pow):
-            return sympify(part.evalf(15, subs=values)).has(oo, -oo, nan, zoo)
-        exponent = complex(part.exp.evalf(15, subs=values))
-        return exponent.real < 0 and _is_zero(part.base, values)
-    except ZeroDivisionError:
-        return True
-    except VALUELESS:
+    except Unreadable:
         return False
+    return False
 
 
-def _is_zero(expression: Any, values: dict[Any, float]) -> bool:
-    """Return whether a SymPy expression is 0 where its symbols have these values.
+@lru_cache(maxsize=16384)
+def _parsed(text: str) -> list[Any]:
+    """Return what an answer may mean: SymPy expressions and matrices, and relations of these."""
+    found = []
+    for is_wide in (False, True) if "/" in text else (False,):
+        try:
+            meaning = _Builder({}).build(parse(text, is_wide))
+        except (RecursionError, *VALUELESS):
+            continue
+        if meaning not in found:
+            found.append(meaning)
+    return found
 
-    A zero is small, and shrinks as more digits are computed. Any other number, such as exp(-300), stays what it is.
-    """
+
+class _Builder:
+    """Builds SymPy expressions from a tree. Its methods raise Unreadable for what is too large or has no value."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        self.names = names  # values of the names that a sum or an integral binds
+
+    def build(self, tree: Tree) -> Any:
+        """Return the expression, matrix or relation that a tree means."""
+        if not isinstance(tree, tuple) or tree[0] != "relation":
+            return self.expression(tree)
+        return Relation(tuple(map(str, tree[2::2])), tuple(map(self.expression, tree[1::2])))
+
+    def expression(self, tree: Tree) -> Any:
+        """Return the SymPy expression that a tree means, and check that it has a value."""
+        found = self._leaf(tree) if not isinstance(tree, tuple) else self._operation(tree)
+        from sympy import nan, zoo
+
+        if found is nan or found is zoo:
+            raise Unreadable
+        return found
+
+    def _leaf(self, tree: Fraction | str) -> Any:
+        from sympy import E, I, Rational, Symbol, oo, pi
+
+        if isinstance(tree, Fraction):
+            return Rational(tree.numerator, tree.denominator)
+        if tree in self.names:
+            return self.names[tree]
+        constants = {"\\pi": pi, "\\infty": oo, "e": E, "i": I}
+        return constants[tree] if tree in constants else Symbol(tree, real=True)
+
+    def _operation(self, tree: tuple[Any, ...]) -> Any:
+        from sympy import Mul, Pow
+
+        kind, *parts = tree
+        method = getattr(self, f"_{kind}", None) if kind.isalpha() else None
+        if kind in FUNCTIONS:
+            return self._function(kind, parts)
+        if method is not None:
+            return method(*parts)
+        operands = [self.expression(part) for part in parts]
+        if kind != "-":
+            _check_finite(operands)
+        if kind == "+":
+            return _total(operands)
+        if kind == "-":
+            return -operands[0]
+        if kind == "*":
+            return operands[0] * operands[1] if _has_matrix(operands) else Mul(*operands)
+        if kind == "/":
+            _check_divisor(operands[1])
+            return operands[0] / operands[1] if _has_matrix(operands) else Mul(operands[0], Pow(operands[1], -1))
+        assert kind == "^"
+        return _power(*operands)
+
+    def _function(self, kind: str, parts: list[Tree]) -> Any:
+        import sympy
+
+        name = FUNCTIONS[kind]
+        (operand,) = map(self.expression, parts)
+        _check_finite([operand])
+        if name == "log":
+            _check_divisor(operand)
+        return getattr(sympy, name)(operand)
+
+    def _abs(self, part: Tree) -> Any:
+        from sympy import Abs
+
+        operand = self.expression(part)
+        _check_finite([operand])
+        return operand.det() if _has_matrix([operand]) else Abs(operand)
+
+    def _floor(self, part: Tree) -> Any:
+        from sympy import floor
+
+        return floor(self.expression(part))
+
+    def _ceil(self, part: Tree) -> Any:
+        from sympy import ceiling
+
+        return ceiling(self.expression(part))
+
+    def _root(self, degree: Tree, part: Tree) -> Any:
+        operand = self.expression(part)
+        exponent = self.expression(degree)
+        _check_finite([operand, exponent])
+        _check_divisor(exponent)
+        inverse = 1 / operand if operand.is_Mul or operand.is_Pow else None
+        if inverse is not None and inverse.is_Symbol:
+            # So `sqrt(1/x)` is `1/sqrt(x)`, which has values where that of `x` has.
+            return inverse ** (-1 / exponent)
+        return _power(operand, 1 / exponent)
+
+    def _factorial(self, part: Tree) -> Any:
+        from sympy import factorial
+
+        operand = self.expression(part)
+        if operand.is_number and operand > MAX_FACTORIAL:
+            raise Huge
+        return factorial(operand)
+
+    def _binomial(self, top: Tree, bottom: Tree) -> Any:
+        from sympy import binomial
+
+        operands = [self.expression(part) for part in (top, bottom)]
+        if any(operand.is_number and operand > MAX_FACTORIAL for operand in operands):
+            raise Huge
+        return binomial(*operands)
+
+    def _sum(self, name: str, low: Tree, high: Tree, body: Tree) -> Any:
+        from sympy import Add, Sum
+
+        return self._repeated(Add, Sum, name, low, high, body)
+
+    def _prod(self, name: str, low: Tree, high: Tree, body: Tree) -> Any:
+        from sympy import Mul, Product
+
+        return self._repeated(Mul, Product, name, low, high, body)
+
+    def _repeated(self, join: Any, endless: Any, name: str, low: Tree, high: Tree, body: Tree) -> Any:
+        from sympy import Integer
+
+        first, last = self.expression(low), self.expression(high)
+        if first.is_Integer and last.is_Integer:
+            if last - first >= MAX_TERMS:
+                raise Huge
+            numbers = range(int(first), int(last) + 1)
+            return join(*(_Builder({**self.names, name: Integer(number)}).expression(body) for number in numbers))
+        symbol, inside = self._bound(name, body)
+        return endless(inside, (symbol, first, last))
+
+    def _bound(self, name: str, body: Tree) -> tuple[Any, Any]:
+        from sympy import Symbol
+
+        symbol = Symbol(f"bound {name}", real=True)
+        return symbol, _Builder({**self.names, name: symbol}).expression(body)
+
+    def _integral(self, name: str, low: Tree, high: Tree, body: Tree) -> Any:
+        from sympy import Integral
+
+        symbol, inside = self._bound(name, body)
+        return Integral(inside, (symbol, self.expression(low), self.expression(high)))
+
+    def _limit(self, name: str, place: Tree, body: Tree) -> Any:
+        from sympy import Limit
+
+        symbol, inside = self._bound(name, body)
+        return Limit(inside, symbol, self.expression(place), "+-").doit()
+
+    def _derivative(self, name: str, body: Tree) -> Any:
+        from sympy import Symbol, diff
+
+        return diff(self.expression(body), Symbol(name, real=True))
+
+    def _row(self, *parts: Tree) -> list[Any]:
+        return list(map(self.expression, parts))
+
+    def _matrix(self, *rows: Tree) -> Any:
+        from sympy import ImmutableMatrix
+
+        return ImmutableMatrix([self._operation(row) for row in rows if isinstance(row, tuple)])
+
+    def _determinant(self, *rows: Tree) -> Any:
+        matrix = self._matrix(*rows)
+        if not matrix.is_square:
+            raise Unreadable
+        return matrix.det()
+
+    def _relation(self, *parts: Tree) -> Any:
+        raise Unreadable
+
+    def _call(self, name: str, part: Tree) -> Any:
+        from sympy import Function
+
+        return Function(name, real=True)(self.expression(part))
+
+
+def _has_matrix(operands: list[Any]) -> bool:
+    return any(getattr(operand, "is_Matrix", False) for operand in operands)
+
+
+def _total(operands: list[Any]) -> Any:
+    from sympy import Add
+
+    if not _has_matrix(operands):
+        return Add(*operands)
+    total = operands[0]
+    for operand in operands[1:]:
+        total = total + operand
+    return total
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    """Return a power. Raises Huge where it has too many digits, and Unreadable where it has no value."""
+    if _has_matrix([base]):
+        if str(exponent) == "T":
+            return base.T
+        if not exponent.is_Integer or abs(exponent) > MAX_POWER:
+            raise Unreadable
+        return base**exponent
+    if exponent.is_number and not exponent.is_nonnegative:
+        _check_divisor(base)
+    if base.is_Rational and exponent.is_Rational and base not in (0, 1, -1):
+        digits = math.log10(max(abs(base.p), base.q))
+        size = max(abs(exponent.p) / exponent.q, 1) if exponent.p.bit_length() < 64 else math.inf
+        if digits * size > MAX_DIGITS:
+            raise Huge
+    return base**exponent
+
+
+def _check_finite(operands: list[Any]) -> None:
+    """Raise Unreadable if infinity is computed with. It may be an answer itself, or an end of an interval."""
+    from sympy import oo
+
+    if any(operand is oo or operand is -oo for operand in operands):
+        raise Unreadable
+
+
+def _check_divisor(divisor: Any) -> None:
+    """Raise Unreadable if an expression is 0 whatever the values of its symbols."""
+    if _has_matrix([divisor]) or divisor.is_zero:
+        raise Unreadable
+    if not divisor.is_number and divisor.is_Symbol:
+        return
+    if divisor.is_nonzero is not True and all(_is_zero_at(divisor, point) for point in POINTS):
+        raise Unreadable
+
+
+def _is_zero_at(expression: Any, point: tuple[float, float]) -> bool:
+    """Return whether an expression is 0 at a point. A zero is small, and shrinks as more digits are computed."""
     from sympy import sympify
 
-    rough = abs(sympify(expression.evalf(15, subs=values)))
-    if rough > NEAR_ZERO:
+    values = _values_at(point, expression.free_symbols)
+    try:
+        rough = abs(sympify(expression.evalf(15, subs=values)))
+        if not rough.is_number or rough > NEAR_ZERO:
+            return False
+        return bool(abs(sympify(expression.evalf(60, subs=values, maxn=300))) <= NEAR_ZERO * rough)
+    except VALUELESS:
         return False
-    fine = abs(sympify(expression.evalf(60, subs=values, maxn=300)))
-    return bool(fine <= NEAR_ZERO * rough)
 
 
 def _values_at(point: tuple[float, float], symbols: set[Any]) -> dict[Any, float]:
-    """Assign a value to each symbol of a SymPy expression, in an order that is the same in all processes.
-
-    The order is well defined even if two symbols have one name.
-    """
-    from sympy import srepr
-
+    """Assign a value to each symbol, in an order that is the same in all processes."""
     first, step = point
     values = {}
-    for index, symbol in enumerate(sorted(symbols, key=srepr)):
+    for index, symbol in enumerate(sorted(symbols, key=str)):
         values[symbol] = first + step * index
     return values
 
 
-def _is_same_polynomial(one: Any, other: Any) -> bool:
-    """Return whether two SymPy expressions are the same once they are expanded.
-
-    This is several times faster than simplification.
-    """
-    from sympy import Expr, Pow, expand
-
-    for item in (one, other):
-        if not isinstance(item, Expr) or item.count_ops() > MAX_OPERATIONS:
-            return False
-        for power in item.atoms(Pow):
-            if not power.exp.is_Integer or abs(power.exp) > MAX_POWER:
-                return False
-    return expand(one - other) == 0
+def _are_equal(reference: Any, given: Any) -> bool:
+    """Return whether the meanings of two answers are equal."""
+    if isinstance(reference, Relation) and isinstance(given, Relation):
+        return _are_equal_relations(reference, given)
+    one, other = _last_step(reference), _last_step(given)
+    if isinstance(one, Relation) or isinstance(other, Relation):
+        return False
+    if _has_matrix([one, other]):
+        return _has_matrix([one]) and _has_matrix([other]) and _are_equal_matrices(one, other)
+    return _are_equal_expressions(one, other)
 
 
-def _differ_at_a_point(one: Any, other: Any) -> bool:
-    """Return whether two SymPy expressions have different values at a point where their symbols are positive.
+def _last_step(chain: Any) -> Any:
+    """Return the value of a chain of equations. It has a name at most on its left, and equal steps after it."""
+    if not isinstance(chain, Relation) or {*chain.signs} != {"="}:
+        return chain
+    first, *steps = chain.sides
+    is_inverse = getattr(first, "is_Pow", False) and _has_matrix(steps) and first.base.is_Symbol
+    if not is_inverse and not _is_name(first):
+        if not getattr(first, "is_number", False):
+            return chain
+        steps = [first, *steps]
+    return steps[-1] if all(starmap(_are_equal, pairwise(steps))) else chain
 
-    If they do, no simplification makes them equal, and simplification takes most of the time. Single symbols, which may
-    be words, and percentages are left to math-verify.
-    """
-    from sympy import Expr, Symbol
-    from sympy.core.expr import UnevaluatedExpr
 
-    for item in (one, other):
-        if not isinstance(item, Expr) or isinstance(item, Symbol) or item.has(UnevaluatedExpr):
-            return False
+def _is_name(side: Any) -> bool:
+    return getattr(side, "is_Symbol", False) or getattr(side, "is_Function", False)
+
+
+def _are_equal_matrices(reference: Any, given: Any) -> bool:
+    return reference.shape == given.shape and all(starmap(_are_equal_expressions, zip(reference, given, strict=True)))
+
+
+def _are_equal_relations(reference: Relation, given: Relation) -> bool:
+    """Return whether two relations are the same up to a factor, or up to the order of their sides."""
+    signs, sides = given.signs, given.sides
+    turned = tuple(_TURNED.get(sign, "") for sign in signs[::-1])
+    for found in (Relation(signs, sides), Relation(turned, sides[::-1])):
+        if found.signs == reference.signs and all(starmap(_are_equal, zip(reference.sides, found.sides, strict=True))):
+            return True
+    if len(signs) != 1 or len(reference.signs) != 1 or _has_matrix([*sides, *reference.sides]):
+        return False
+    if reference.signs != signs and reference.signs != turned:
+        return False
+    one = reference.sides[0] - reference.sides[1]
+    other = sides[0] - sides[1] if reference.signs == signs else sides[1] - sides[0]
+    factor = _factor(one, other)
+    if factor is None or (signs[0] not in ("=", "!=") and factor < 0):
+        return False
+    return _are_equal_expressions(one, other * factor)
+
+
+def _factor(one: Any, other: Any) -> Any:
+    """Return the real number by which one expression is probably a multiple of another, or None."""
+    from sympy import Rational, nsimplify
+
     values = _values_at(POINTS[0], one.free_symbols | other.free_symbols)
     try:
-        first, second = (_value_of(item) if not item.free_symbols else _at(item, values) for item in (one, other))
+        quotient = complex(_at(one, values)) / complex(_at(other, values))
+    except VALUELESS:
+        return None
+    if abs(quotient.imag) > NEAR_ZERO or not math.isfinite(quotient.real) or abs(quotient.real) < NEAR_ZERO:
+        return None
+    simple = Fraction(quotient.real).limit_denominator(MAX_TERMS)
+    if abs(simple - quotient.real) < NEAR_ZERO * abs(quotient.real):
+        return Rational(simple.numerator, simple.denominator)
+    return nsimplify(quotient.real, tolerance=NEAR_ZERO)
+
+
+def _are_equal_expressions(one: Any, other: Any) -> bool:
+    from sympy import Expr, simplify
+
+    if not isinstance(one, Expr) or not isinstance(other, Expr):
+        return bool(one == other)
+    if one == other:
+        return True
+    try:
+        if not one.free_symbols and not other.free_symbols:
+            verdict = _compare_numbers(one, other)
+            if verdict is not None:
+                return verdict
+        elif one.free_symbols != other.free_symbols and (one.is_Symbol or other.is_Symbol):
+            return False
+        if any(_differ_at(one, other, point) for point in POINTS):
+            return False
+        if _is_small(one) and _is_small(other) and (one - other).expand() == 0:
+            return True
+        return bool(simplify(one - other) == 0)
+    except VALUELESS:
+        return False
+
+
+def _compare_numbers(one: Any, other: Any) -> bool | None:
+    """Compare expressions without symbols by their values. None: the values do not decide it."""
+    if one.is_Rational and other.is_Rational:
+        return bool(one == other)
+    first, second = map(_value_of, (one, other))
+    scale = max(abs(first), abs(second))
+    return False if scale >= MIN_VALUE and abs(first - second) > 1e-6 * scale else None
+
+
+def _is_small(expression: Any) -> bool:
+    """Return whether an expression can be expanded fast, which is several times faster than simplification."""
+    from sympy import Pow
+
+    powers = expression.atoms(Pow)
+    return expression.count_ops() <= MAX_OPERATIONS and all(
+        not power.exp.is_Integer or abs(power.exp) <= MAX_POWER for power in powers
+    )
+
+
+def _differ_at(one: Any, other: Any, point: tuple[float, float]) -> bool:
+    """Return whether two expressions have different values at a point. If so, no simplification makes them equal."""
+    values = _values_at(point, one.free_symbols | other.free_symbols)
+    try:
+        first, second = _at(one, values), _at(other, values)
         scale = max(abs(first), abs(second))
         # False for NaN and infinity
-        return bool(scale >= MIN_VALUE and abs(first - second) > 1e-6 * scale)
+        return bool(MIN_VALUE <= scale <= MAX_VALUE and abs(first - second) > 1e-6 * scale)
     except VALUELESS:
         return False
 
 
 @lru_cache(maxsize=1024)
 def _value_of(number: Any) -> Any:
-    """Return the value of a SymPy expression without symbols, which may be an integral that takes seconds."""
+    """Return the value of an expression without symbols, which may be an integral that takes seconds."""
     return _at(number, {})
 
 
 def _at(expression: Any, values: dict[Any, float]) -> Any:
-    """Return the value of a SymPy expression where its symbols have these values, as a number of any size."""
+    """Return the value of an expression where its symbols have these values, as a number of any size."""
     from mpmath import mpmathify
 
     return mpmathify(expression.evalf(15, subs=values))
-
-
-@lru_cache(maxsize=16384)
-def _parsed(answer: str) -> list[Any]:
-    """Return the expressions that math-verify reads in an answer.
-
-    Those without a value are left out, because they equal nothing.
-    """
-    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
-    from math_verify.parser import NormalizationConfig
-
-    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its time limits are switched off
-    usual = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True)
-    targets = (LatexExtractionConfig(normalization_config=usual), ExprExtractionConfig())
-    latex = answer.replace("%", "\\%").replace("$", "\\$")
-    readings = [f"${latex}$"]
-    if _WORDS.fullmatch(answer) and " " in answer:
-        readings = [f"$\\text{{{answer}}}$"]
-    elif _SEPARATED_NUMBER.fullmatch(answer):
-        readings = [answer, f"${answer}$"]
-    found = []
-    for reading in readings:
-        found.extend(parse(reading, targets, parsing_timeout=None))
-    found = [item for item in found if not _is_part(item, answer)]
-    if _COMPUTED.search(answer):
-        found = list(map(_computed, found))
-    return [item for item in found if item is not None and not _has_no_value(item)]
-
-
-def _computed(item: Any) -> Any:
-    """Return a SymPy expression with its finite sums and products computed, and `sqrt(1/n)` written as `1/sqrt(n)`.
-
-    None: one of them has too many terms.
-    """
-    from sympy import Add, Basic, Integer, Mul, Product, Sum
-
-    if not isinstance(item, Basic):
-        return item
-    for part in item.atoms(Sum, Product):
-        (symbol, low, high), *others = part.limits
-        if others or part.free_symbols or not (low.is_Integer and high.is_Integer):
-            continue
-        if high - low >= MAX_TERMS:
-            return None
-        terms = [part.function.subs(symbol, Integer(number)) for number in range(int(low), int(high) + 1)]
-        item = item.xreplace({part: Add(*terms) if isinstance(part, Sum) else Mul(*terms)})
-    item = item.replace(_is_small_factorial, lambda part: Integer(math.factorial(int(part.args[0]))))
-    return item.replace(_is_root_of_inverse, _inverse_of_root)
-
-
-def _inverse_of_root(part: Any) -> Any:
-    from sympy import Mul, Pow
-
-    inverse = Mul(*part.base.args) if part.base.is_Mul else part.base
-    return Pow(inverse.base, -part.exp)
-
-
-def _is_small_factorial(part: Any) -> bool:
-    from sympy import factorial
-
-    return isinstance(part, factorial) and part.args[0].is_Integer and 0 <= part.args[0] <= MAX_FACTORIAL
-
-
-def _is_root_of_inverse(part: Any) -> bool:
-    """Return whether a part of a SymPy expression is a root of `1/x`, which has values where that of `x` has."""
-    from sympy import Mul
-
-    if not (part.is_Pow and part.exp.is_Rational and not part.exp.is_Integer):
-        return False
-    inverse = Mul(*part.base.args) if part.base.is_Mul else part.base
-    return bool(inverse.is_Pow and inverse.exp == -1)
-
-
-def _is_part(item: Any, answer: str) -> bool:
-    """Return whether math-verify read only a number from an answer that says more than this number."""
-    from sympy import Number
-
-    if not isinstance(item, Number):
-        return False
-    plain = _TEXT.sub("", answer)
-    if any(map(_NUMBER.search, _TEXT.findall(answer))):
-        return True
-    if _NO_NUMBER.search(plain):
-        return "\\log" not in plain
-    return len(_NUMBER.findall(plain)) > 1 and _OPERATION.search(plain) is None
-
-
-def is_huge(answer: str) -> bool:
-    """Return whether an answer has a power or factorial of about 100,000 digits or more, such as 9^{9^9}.
-
-    SymPy would write it out.
-    """
-    for factorial in _FACTORIAL.finditer(answer):
-        if len(factorial[1]) > MAX_FACTORIAL_DIGITS:
-            return True
-    return any(_is_huge_power(power) for power in _POWER.finditer(answer))
-
-
-def _is_huge_power(power: re.Match[str]) -> bool:
-    """Return whether a matched power has too many digits: x^exponent, x^(exponent^tower), or a higher tower."""
-    exponent, tower, third = power.groups()
-    if third is not None:
-        return True
-    if tower is not None and len(tower) > MAX_EXPONENT_DIGITS:
-        return True
-    num_digits = _log10(exponent)
-    if tower is not None:
-        num_digits *= int(tower)
-    return num_digits > MAX_EXPONENT_DIGITS
-
-
-def _log10(number: str) -> float:
-    """Return the logarithm of a whole number to base 10, or its number of digits if it is long."""
-    plain = number.lstrip("0")
-    if len(plain) > MAX_EXPONENT_DIGITS + 1:
-        return float(len(plain))
-    return math.log10(max(int(plain or "0"), 1))
-
-
-def is_huge_expression(expression: Any) -> bool:
-    """Return whether a SymPy expression that is not computed yet would have about 100,000 digits or more.
-
-    It looks for powers, factorials and binomials.
-    """
-    return _magnitude(expression) > 10**MAX_EXPONENT_DIGITS
-
-
-def _magnitude(expression: Any) -> float:
-    """Return an upper bound on the logarithm (base 10) of all numbers on the way to an expression's value, at least 0.
-
-    Symbols count as small.
-    """
-    from sympy import Pow, binomial, factorial
-
-    if expression.is_Number or not expression.args:
-        return _magnitude_of_number(expression)
-    parts = [_magnitude(part) for part in expression.args]
-    largest = max(parts)
-    if largest > 10**MAX_EXPONENT_DIGITS:
-        return TOO_LARGE
-    if isinstance(expression, Pow):
-        return max(largest, _power(parts[0], parts[1]))
-    if isinstance(expression, (factorial, binomial)):
-        return max(largest, _power(parts[0], parts[0]))
-    if expression.is_Mul:
-        return sum(parts)
-    return largest + 1.0
-
-
-def _power(base: float, exponent: float) -> float:
-    """Return an upper bound on the digits of a power, from the logarithms (base 10) of its base and its exponent."""
-    if exponent > MAX_EXPONENT_DIGITS + 1:
-        return TOO_LARGE
-    return max(base, 0.3) * 10**exponent
-
-
-def _magnitude_of_number(number: Any) -> float:
-    if not number.is_Rational:
-        return 0.0
-    return math.log10(max(abs(number.p), number.q))

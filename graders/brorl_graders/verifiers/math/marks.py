@@ -1,32 +1,11 @@
-"""Tell answers apart by what a comparison of values does not see: primes, hats, stars, transposes and capitals."""
+"""Compare names of points, segments, angles and triangles, whose letters have an order."""
 
 from __future__ import annotations
 
 import re
 
-_MARK = re.compile(
-    r"(?P<of>[\w)}\]|])? ?(?:(?P<primes>'+)(?![A-Za-z])"
-    r"|\^ ?\{? ?(?P<sign>\*|\\d?dagger|(?<=[A-Z)}\]]\^)T|(?<=[A-Z)}\]]\^\{)T) ?\}?)(?!\w)"
-    r"|\\(?:wide)?(?P<above>hat|tilde|check|vec)(?![A-Za-z]) ?\{? ?(?P<under>\w)?"
-)
-_NOT_LETTERS = re.compile(r"\\text ?\{[^{}]*\}|\\[A-Za-z]+")
-_RUN = re.compile(r"[A-Za-z]+")
-_NAME_END = re.compile(r"^.*(?<![<>!:])=")
-MAX_RUN = 3  # letters that stand together and may be a product or a name; four are a word
 _CAPITALS = re.compile(r"(?:\\(?P<sign>angle|triangle|overline|overrightarrow) ?\{? ?)?(?P<letters>[A-Za-z]{2,3}) ?\}?")
 _SMALL_WORDS = frozenset(("yes", "no", "dne", "odd", "one", "two", "six", "ten"))
-
-
-def are_marked_alike(reference: str, given: str) -> bool:
-    """Return whether the same symbols of two answers have primes, hats or other marks.
-
-    Where only one of them has an equals sign, the text before it is a name, and does not count.
-    """
-    if "=" in reference and "=" not in given:
-        reference = _NAME_END.sub("", reference)
-    elif "=" in given and "=" not in reference:
-        given = _NAME_END.sub("", given)
-    return _marks(reference) == _marks(given)
 
 
 def have_one_name(reference: str, given: str) -> bool | None:
@@ -39,38 +18,3 @@ def have_one_name(reference: str, given: str) -> bool | None:
         return None
     is_angle = one["sign"] == "angle" and one["letters"] == other["letters"][::-1]
     return one["letters"] == other["letters"] or is_angle
-
-
-def without_marks(text: str) -> str:
-    """Remove the marks of symbols, of which math-verify drops some and misreads others."""
-    return _MARK.sub(lambda found: (found["of"] or "") + (found["under"] or ""), text) if _has_marks(text) else text
-
-
-def _has_marks(text: str) -> bool:
-    return "'" in text or "^" in text or "\\" in text
-
-
-def _marks(text: str) -> list[tuple[str, str]]:
-    if not _has_marks(text):
-        return []
-    found = []
-    for mark in _MARK.finditer(text):
-        sign = mark["primes"] or mark["sign"] or mark["above"]
-        found.append((sign, mark["of"] or mark["under"] or ""))
-    return sorted(found)
-
-
-def differ_in_case(reference: str, given: str) -> bool:
-    """Return whether a letter of an answer has the other case in the reference, as in `K^2` for `k^2`."""
-    one = _letters(reference)
-    return any(letter not in one and letter.swapcase() in one for letter in _letters(given))
-
-
-def _letters(text: str) -> set[str]:
-    """Return the letters of an expression or a name in capitals. A text with a word, or a single letter, has none."""
-    plain = _NOT_LETTERS.sub(" ", text) if "\\" in text else text
-    runs = _RUN.findall(plain)
-    is_word = len(runs) == 1 and len(runs[0]) == MAX_RUN and not runs[0].isupper()
-    if len(plain.strip()) < 2 or is_word or any(len(run) > MAX_RUN or run.lower() in _SMALL_WORDS for run in runs):
-        return set()
-    return set("".join(runs))

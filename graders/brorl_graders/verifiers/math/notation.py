@@ -45,6 +45,9 @@ _CHARACTERS = {
     "≡": "\\equiv ",
     "∖": "\\setminus ",
     "ℝ": "\\mathbb{R}",
+    "∠": "\\angle ",
+    "△": "\\triangle ",
+    "ℤ": "\\mathbb{Z}",
     "∨": "\\lor ",
     "∧": "\\land ",
     "…": "...",
@@ -80,7 +83,7 @@ _LOWERED_RUN = re.compile(f"[{_LOWERED}]+")
 _ROOT = re.compile(r"(?:√|(?<![\\A-Za-z])sqrt)\s*(?:\(([^()]*)\)|(\d+(?:\.\d+)?|[A-Za-z](?![A-Za-z])))")
 _SHORT_ROOT = re.compile(r"\\sqrt\s*(\d)")
 _SHORT_FRACTION = re.compile(r"\\frac\s*(?:(\d)|\{([^{}]*)\})\s*(?:(\d)|\{([^{}]*)\})")
-_FRACTION = re.compile(r"\\[dtc]frac(?![A-Za-z])")
+_FRACTION = re.compile(r"\\[dtc](frac|binom)(?![A-Za-z])")
 _SIZE = re.compile(r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits)(?![A-Za-z])\s*\.?")
 _SYNONYMS = {
     "\\leq": "\\le ",
@@ -114,6 +117,7 @@ _SYNONYMS = {
     "\\lvert": "|",
     "\\rvert": "|",
     "\\vert": "|",
+    "\\imath": "i",
     "\\real": "\\mathbb{R}",
     "\\reals": "\\mathbb{R}",
     "\\intercal": "T",
@@ -125,15 +129,19 @@ _FONT = re.compile(
 _WORDS = re.compile(r"\\(?:textbf|textit|textrm|textnormal|texttt|mbox|mathrm|operatorname)\s*(?=\{)")
 _UPRIGHT = re.compile(r"\\(?:mathrm|operatorname|text|textrm) ?\{ ?([eiT]|-?\d[\d.,]*) ?\}")
 _ENDS_IN_COMMAND = re.compile(r"\\[A-Za-z]+$")
+_OLD_FONT = re.compile(r"\{ ?\\(?:rm|bf|it|sf) ?([^{}]*)\}")
+_OVER = re.compile(r"^(\d+) (?:over|out of) (\d+)$")
+_UNION_LETTER = re.compile(r"(?<=[)\]]) ?U ?(?=[(\[])")
+_ROWS = re.compile(r"\[ ?(\[[^\[\]]*,[^\[\]]*\](?: ?, ?\[[^\[\]]*\])*) ?\]")
 _QUANTITY = re.compile(r"\\(?:SI|qty) ?\{([^{}]*)\} ?\{([^{}]*)\}")
-_BRACED = re.compile(r"(?<![\w}^_\])\\])\{ ?([-A-Za-z]) ?\}|(?<![\w}\\])\{\}(?=[\^_])")
+_BRACED = re.compile(r"(?<![\w}^_\])\\])\{ ?([-A-Za-z]) ?\}|(?<![}\\])\{\}(?=[\^_])")
 _PRIMES = re.compile(r"\^ ?(?:\{ ?('[' ]*)\}|')")
 _CIRCLE = re.compile(r"(?<=\d)\^ ?(?:\{ ?o ?\}|o(?![A-Za-z]))")
 _ANGLE = re.compile(r"(\\(?:sin|cos|tan|cot|sec|csc)) ?\(? ?(\d+(?:\.\d+)?) ?\^ ?\{? ?\\circ ?\}? ?\)?")
 _TRANSPOSED = re.compile(r"\(([^()]*,[^()]*)\) ?\^ ?\{? ?T ?\}?")
 _DERIVATIVE = re.compile(r"\\frac ?\{ ?d ?([A-Za-z]) ?\} ?\{ ?d ?[a-z] ?\}")
 _NATURAL_LOGARITHM = re.compile(r"\\log ?_ ?(?:e(?![A-Za-z])|\{ ?e ?\}) ?")
-_INFINITY = re.compile(r"(?:\\text ?\{ ?)infinity ?\}|(?<![A-Za-z])infinity(?![A-Za-z])")
+_INFINITY = re.compile(r"(?:\\text ?\{ ?)infinity ?\}|(?<![\\A-Za-z])inf(?:inity)?(?![A-Za-z])")
 _OUTWARD = re.compile(r"(^|\\(?:in|cup) ?)\](?=[^\[\]]*[,;][^\[\]]*[\[\])])|(?<=[\w}) ])\[(?=$| ?\\cup)")
 _COMBINATION = re.compile(
     r"(?<![A-Za-z\d^_}])(?:(?:\^|_) ?\{? ?(\d+) ?\}? ?C ?_ ?\{? ?(\d+) ?\}?|(\d+) ?C ?_? ?(\d+)(?!\d)"
@@ -148,7 +156,12 @@ _GROUPED = re.compile(r"(?<![\w.])[1-9]\d{0,2}(?:(?:\.\d{3}){2,}|(?:'\d{3})+|(?:
 _SEPARATOR = re.compile(r"[._']")
 _SPLIT_DECIMAL = re.compile(r"(?<=\d)\. +(?=\d)")
 _NEGATIVE_SPACE = re.compile(r"\\! ?")
-_COMMA_GROUP = re.compile(r"\{\s*,\s*\}")
+_BRACED_SIGN = re.compile(r"(?<=\d)\{\s*([,.:])\s*\}")
+_ROW_SPACE = re.compile(r"(\\\\) ?\[[\d.]+ ?(?:pt|em|ex|mm|cm)\]")
+_NAMED_SIGN = re.compile(
+    r"(?:\\text ?\{ ?(angle|triangle) ?\}|(?<![\\A-Za-z])(angle|triangle)) ?(?=[A-Z]{1,3}(?![a-z]))"
+)
+_CASES = re.compile(r"\\begin ?\{cases\}((?:(?!\\begin)[^&])*)\\end ?\{cases\}")
 _SPACE = re.compile(r"\s+")
 _FORMULA_MARKS = re.compile(r"(?<!\\)(?:\$+|\\[()\[\]])")
 _COMMAND_START = re.compile(r"(?<!\\)\\(?!\\)")
@@ -164,6 +177,10 @@ _ARGUMENT = re.compile(rf"(\\(?:{_FUNCTIONS}) *\(?)({_GREEK})(?![A-Za-z])")
 _EXPONENTIAL = re.compile(r"(?:\\|(?<![\\A-Za-z]))exp ?\(([^()]*)\)")
 _BOLD = re.compile(r"(?<![\w)])\*\*|\*\*(?![\w(\\])")  # the power in `2**3` does not match
 _CURRENCY = re.compile(r"^(-?)\s*(\\\$|[€£¥₹]|USD|EUR)\s*(\.?\d[\d.,]*)(?=$|(.))")
+_AFTER = re.compile(
+    r"(?<=\d) ?[\u2600-\u27bf\ufe0f\U0001f000-\U0001faff]+$|(?<=\d)(?:です|である|だ|입니다|이다|이에요|예요)$"
+)
+_QUOTES = ('"', "“", "”", "「", "」")
 _CURRENCIES = {
     "\\$": "dollars",
     "USD": "dollars",
@@ -184,7 +201,7 @@ def in_one_notation(text: str) -> str:
     if "\\\\" in text and _COMMAND_START.search(text) is None:
         # It was escaped for a string of a program.
         text = text.replace("\\\\", "\\")
-    plain = _of_unicode(text)
+    plain = _of_unicode(text).replace("+/-", "\\pm ")
     if "**" in plain:
         plain = _STARS.sub(_as_group_power, plain)
         plain = _BOLD.sub("", plain)
@@ -209,16 +226,27 @@ def _of_signs(text: str) -> str:
         plain = _DERIVATIVE.sub(r"\1'", plain)
     if "\\log" in plain:
         plain = _NATURAL_LOGARITHM.sub(r"\\ln ", plain)
-    if "infinity" in plain:
+    plain = _NAMED_SIGN.sub(lambda found: f"\\{found[1] or found[2]} ", plain) if "angle" in plain else plain
+    if "inf" in plain:
         plain = _INFINITY.sub(r"\\infty ", plain)
-    if "T" in plain:
-        transposed = _TRANSPOSED.fullmatch(plain)
-        if transposed:
-            plain = "\\begin{pmatrix}" + transposed[1].replace(",", "\\\\") + "\\end{pmatrix}"
     if "C" in plain:
         plain = _COMBINATION.sub(_as_binomial, plain)
-    if "]" in plain or "[" in plain:
-        plain = _OUTWARD.sub(lambda found: f"{found[1]}(" if found[1] is not None else ")", plain)
+    plain = _OVER.sub(r"\\frac{\1}{\2}", plain) if " o" in plain else plain
+    return _of_brackets(plain) if "(" in plain or "[" in plain or "]" in plain else _of_decimals(plain)
+
+
+def _of_brackets(text: str) -> str:
+    """Write unions, rows and columns in brackets, and intervals with their brackets turned outward."""
+    plain = _UNION_LETTER.sub(r"\\cup ", text)
+    transposed = _TRANSPOSED.fullmatch(plain)
+    if transposed:
+        return "\\begin{pmatrix}" + transposed[1].replace(",", "\\\\") + "\\end{pmatrix}"
+    if plain.startswith("[") and _ROWS.fullmatch(plain):
+        return _ROWS.sub(_as_matrix, plain)
+    return _of_decimals(_OUTWARD.sub(lambda found: f"{found[1]}(" if found[1] is not None else ")", plain))
+
+
+def _of_decimals(plain: str) -> str:
     return _SPLIT_DECIMAL.sub(".; ", plain) if ". " in plain else plain
 
 
@@ -291,14 +319,15 @@ def _as_index(found: re.Match[str]) -> str:
 def _of_latex(text: str) -> str:
     plain = _of_commands(text) if "\\" in text or "~" in text else text
     if "{" in plain:
-        plain = _COMMA_GROUP.sub(",", _BRACED.sub(r"\1", plain))
+        plain = _BRACED_SIGN.sub(r"\1", _BRACED.sub(r"\1", plain))
     if "frac" in plain:
         plain = _SHORT_FRACTION.sub(_as_fraction, plain)
     return plain
 
 
 def _of_commands(text: str) -> str:
-    plain = _SIZE.sub("", _FRACTION.sub(r"\\frac", text))
+    plain = _SIZE.sub("", _FRACTION.sub(r"\\\1", text))
+    plain = _OLD_FONT.sub(r"\\mathrm{\1}", plain)
     if "\\SI" in plain or "\\qty" in plain:
         plain = _QUANTITY.sub(_as_quantity, plain)
     if "\\mathrm" in plain or "\\operatorname" in plain or "\\text" in plain:
@@ -309,12 +338,25 @@ def _of_commands(text: str) -> str:
     plain = _NEGATIVE_SPACE.sub("", plain)
     plain = _NARROW.sub(" ", plain)
     plain = plain.replace("\\%", "%")
+    if "\\begin" in plain:
+        plain = _CASES.sub(_as_list, _ROW_SPACE.sub(r"\1", plain))
     plain = _SHORT_ROOT.sub(r"\\sqrt{\1}", plain)
     if "\\choose" in plain or "\\over" in plain:
         plain = _STACKED.sub(_as_binomial_or_fraction, plain)
     if "\\text" in plain:
         plain = _POWER_IN_TEXT.sub(r"\1\2", plain)
     return plain
+
+
+def _as_list(found: re.Match[str]) -> str:
+    """Write the rows of `cases` as a list."""
+    return ", ".join(row.strip(" ,;") for row in found[1].split("\\\\") if row.strip())
+
+
+def _as_matrix(found: re.Match[str]) -> str:
+    rows = found[1].strip("[] ").split("]")
+    plain = "\\\\".join(row.strip(" ,[").replace(",", "&") for row in rows)
+    return f"\\begin{{pmatrix}}{plain}\\end{{pmatrix}}"
 
 
 def _without_font(found: re.Match[str]) -> str:
@@ -351,10 +393,12 @@ def _unwrapped(text: str) -> str:
     for _ in range(MAX_WRAPPINGS):
         before = plain
         plain = plain.lstrip(":; ")
-        plain = plain.rstrip(",;: ")
+        plain = plain.rstrip(",;: \u3002\uff0e\uff01")
         plain = plain.rstrip(".") + "..." if plain.endswith("...") else plain.rstrip(".,;: ")
         if plain.startswith("*") and plain.endswith("*"):
             plain = plain.strip("*")
+        if plain[:1] in _QUOTES and plain[-1:] in _QUOTES and len(plain) > 2:
+            plain = plain[1:-1]
         in_text = _NUMBER_IN_TEXT.fullmatch(plain) if plain.startswith("\\text") else None
         if in_text:
             plain = in_text[1].strip()
@@ -362,7 +406,7 @@ def _unwrapped(text: str) -> str:
             plain = plain[1:-1].strip()
         if plain == before:
             break
-    return _CURRENCY.sub(_as_currency, plain)
+    return _CURRENCY.sub(_as_currency, plain if plain.isascii() else _AFTER.sub("", plain))
 
 
 def _as_currency(found: re.Match[str]) -> str:

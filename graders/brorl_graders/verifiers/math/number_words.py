@@ -53,7 +53,20 @@ _REMARKS = frozenset(_REMARKS_TEXT.split())
 _BEFORE = re.compile(
     r"\b(?:half|thirds?|quarters?|twice|double|triple|thrice|times|more|less|fewer|least|most|greater|smaller|larger|over"
     r"|under|above|below|beyond|not|never|no|neither|nor|between|except|squared?|cubed?|opposite|reciprocal|inverse|root"
-    r"|power|than|almost|nearly|up to|exceeds?|hundred|dozen|thousand|million|without|close to)\b[^,:;(]*$",
+    r"|power|than|before|after|until|almost|nearly|up to|far from|but|anything|\w+n't|exceeds?|hundred|dozen|thousand"
+    r"|million|without|close to)\b[^,:;(]*$",
+    re.IGNORECASE,
+)
+# The same in other languages: more, at least, not, minus; and after a number: thousand, of, is not.
+_OTHER_BEFORE = re.compile(
+    r"\b(?:mehr|weniger|mindestens|höchstens|nicht|kein|más|menos|al menos|plus|moins|au moins|pas|больше|меньше|менее"
+    r"|не|более|meno|più|non|não|mais) (?:als |de |di |que |чем )?$"
+    r"|(?:大于|小于|至少|至多|超过|不到|不是|并非|不等于|负|以上|以下)[是为]?\W*$",
+    re.IGNORECASE,
+)
+_OTHER_AFTER = re.compile(
+    r"\s?(?:[万亿千百億萬만천]|的|の|倍|(?:이|가) 아|では(?:な|あ)|じゃな"
+    r"|(?:mil|mille|tausend|millones|millionen|тысяч|млн)\b)",
     re.IGNORECASE,
 )
 _WORD = re.compile(r"[A-Za-z]+(?:'[a-z]+)?")
@@ -67,6 +80,12 @@ def changes_a_number(text: str) -> bool:
 def changes_the_next_number(text: str) -> bool:
     """Return whether a text before a number makes something else of it, as "half of" and "at least" do."""
     return _BEFORE.search(text) is not None
+
+
+def changes_in_another_language(text: str, start: int, end: int) -> bool:
+    """Return whether words around a number from `start` to `end` change it, in a language other than English."""
+    before = _OTHER_BEFORE.search(text, max(start - 20, 0), start + text.startswith(" ", start))
+    return before is not None or _OTHER_AFTER.match(text, end) is not None
 
 
 def follows_as_a_change(word: str) -> bool:

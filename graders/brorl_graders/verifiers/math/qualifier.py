@@ -20,6 +20,7 @@ _QUALIFIER = re.compile(
     r")$"
 )
 _FUNCTION = re.compile(r"(?P<name>[A-Za-z]) ?\( ?(?P<argument>[a-z]) ?\) ?=(?P<body>.*)")
+_CONSTANT = re.compile(r"\+ ?(?:[cCkK]|\\text ?\{ ?(?:[cC]|const(?:ant|\.)?) ?\})$")
 _LETTERS = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
 
 
@@ -32,7 +33,9 @@ def without_qualifier(text: str) -> str:
 
 
 def with_argument_of(reference: str, given: str) -> str:
-    """Return `f(t) = t^2` as `f(x) = x^2` if the reference is an equation for `f(x)`."""
+    """Return `f(t) = t^2` as `f(x) = x^2` if the reference is an equation for `f(x)`, and `x + c` as `x + C`."""
+    if reference.endswith("C") and _CONSTANT.search(reference):
+        given = _CONSTANT.sub("+C", given)
     if "=" not in given:
         return given
     wanted = _FUNCTION.fullmatch(reference)

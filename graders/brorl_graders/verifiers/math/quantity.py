@@ -11,6 +11,7 @@ from brorl_graders.verifiers.math.value import Value, read_number, read_value, s
 
 _PERCENT = re.compile(r" ?(?:%|\\text ?\{ ?(?:%|per ?cent) ?\}|per ?cent(?:age)?|pct)$")
 _UNIT_PAIR = re.compile(r" ?(\d+(?:\.\d+)?) ?([A-Za-z]+)(?: ?(?:,|and\b))?")
+_HOURS = re.compile(r"(h(?:rs?|ours?)? ?,? ?(?:and )?\d+) ?m(?![a-z])")
 _UNIT_THEN_NUMBER = re.compile(r"[A-Za-z]{1,20}(?: ?\}| ?,| and)* ?\d")
 _UNIT_START = re.compile(r" ?(?:\\text ?\{|\^ ?\{? ?\\circ|(?<=[\d}) ])[A-Za-zμΩ]|\\[oO]mega)")
 _NOUN = re.compile(r"(?:(?:square|sq|cubic|cu)\.? )?[a-z]{2,}(?:[ -][a-z]{2,})*")
@@ -45,7 +46,7 @@ def read_plain(text: str) -> Value | None:
     """Read a number as it is written, or else the value of an expression."""
     number = read_number(text)
     if number is not None:
-        return Value(number.value, last_place=number.last_place)
+        return Value(number.value, last_place=number.last_place, text=text)
     return read_value(text)
 
 
@@ -74,6 +75,7 @@ def _with_unit(text: str) -> Quantity | None:
 def _unit_pairs(text: str) -> list[str]:
     """Return each number and unit of a text of two or more of them and nothing else, such as "5 feet 3 inches"."""
     plain = " ".join(_TEXT.sub(r" \1 ", text).split())
+    plain = _HOURS.sub(r"\1 min", plain)
     parts = [f"{number} \\text{{ {name} }}" for number, name in _UNIT_PAIR.findall(plain)]
     return [] if len(parts) < 2 or _UNIT_PAIR.sub("", plain).strip() else parts
 

@@ -1,8 +1,8 @@
 """Read answers that need no grammar of LaTeX: quantities, words, numerals of another base, and groups of those.
 
-Groups are tuples, intervals, sets, lists and unions. A reading holds only what is written, and `answer.py` decides
-which two of them are equal. Anything else is left to math-verify: a relation, a matrix, a polynomial among several
-answers, a comma that may divide thousands.
+Groups are tuples, intervals, sets, lists and unions. A reading holds only what is written, and `equality.py` decides
+which two of them are equal. Anything else is an expression, a relation or a matrix that `expression.py` parses, or is
+not read at all.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from fractions import Fraction
 from functools import lru_cache
 
 from brorl_graders.verifiers.math.assignment import read_cases, read_tuple
-from brorl_graders.verifiers.math.kinds import Congruence, Group, Named, Quantity, Ratio, Reading, Words
+from brorl_graders.verifiers.math.expression import Unreadable, parse
+from brorl_graders.verifiers.math.kinds import Congruence, Expression, Group, Named, Quantity, Ratio, Reading, Words
 from brorl_graders.verifiers.math.notation import depth
-from brorl_graders.verifiers.math.number_words import changes_a_number
 from brorl_graders.verifiers.math.quantity import read_plain, read_quantity
 from brorl_graders.verifiers.math.relation import NAME
 from brorl_graders.verifiers.math.sets import (
@@ -27,6 +27,7 @@ from brorl_graders.verifiers.math.sets import (
     read_intersection,
     read_set,
 )
+from brorl_graders.verifiers.math.units import read_unit
 from brorl_graders.verifiers.math.value import Value
 from brorl_graders.verifiers.math.words import NONE, read_date_or_time, read_formula, read_numeral, read_words
 
@@ -44,23 +45,30 @@ _RELATION = re.compile(
     r"[<>=]|\\(?:le|ge|ne|in|notin|approx|sim|equiv|pm|mp|to|mid|subset|lt|gt|cap|setminus)(?![A-Za-z])"
 )
 _TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
-_COMMAND = re.compile(r"\\[A-Za-z]+")
 _CASE_END = re.compile(rf"(?:{ONE_OR_OTHER.pattern})|;")
 _POINT = re.compile(
     r"(?:\\text ?\{ ?(?:the )?points? ?\} ?|(?:the )?points? |(?P<name>[A-Z](?:_\{?\d\}?|')?) ?=? ?)(?=\()"
 )
-_RATIO = re.compile(r"(?:[A-Z](?::[A-Z])+ ?= ?)?(\d+(?:\.\d+)?(?: ?(?::|\\text ?\{ ?to ?\}| to ) ?\d+(?:\.\d+)?)+)")
+_RATIO = re.compile(
+    r"(?:[A-Za-z](?: ?: ?[A-Za-z])+ ?= ?)?"
+    r"(\d+(?:\.\d+)?(?: ?(?::|\\text ?\{ ?to ?\}| to ) ?\d+(?:\.\d+)?)+)"
+)
 _RATIO_SIGN = re.compile(r":|to")
 _TIME = re.compile(r"(?:1?\d|2[0-4]):(?:0\d|[1-5]0)")  # may be a ratio too
 _ENDLESS_SUM = re.compile(r"[-+*\d ]+(?:\.\.\.)[-+*\d ]+")
-_LONG_WORD = re.compile(r"[A-Za-z]{3,}")
 _COLUMN = re.compile(r"\\begin ?\{([pbB]?matrix)\}(.*)\\end ?\{\1\}")
 _LOOSE = re.compile(r"\\text|[\\(){} ]")
 _CONGRUENCE = re.compile(r"(?:[A-Za-z](?:equiv|=))?(?P<residue>-?\d{1,9})[pb]?mod(?P<modulus>\d{1,9})")
 _ONE_LETTER = re.compile(r"\( ?[A-Za-z] ?\)")
 _INDIAN = re.compile(r"-?\d{1,2}(?:,\d\d)+,\d{3}")
 _COMBINATION = re.compile(r"\(? ?C ?\( ?(\d{1,4}) ?, ?(\d{1,4}) ?\) ?\)?")
-_AMBIGUOUS_COMMA = re.compile(r"\d,\d{3}(?!\d)")
+_GROUPED = re.compile(  # thousands in a list whose other commas have spaces
+    r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?![\d,])(?=[^,;]*[,;] |[^,;]*;)"
+    r"|(?<=[,;] )[1-9]\d{0,2}(?:,\d{3})+(?![\d,])"
+)
+_SEVERAL = re.compile(r"_\{[^{}]*,[^{}]*\}$")  # the roots `x_{1,2}`
+_SIGNS = re.compile(r"\\[pm]{2}(?![A-Za-z])")
+_UNIT = re.compile(r" ?(?:\\text ?\{(?P<unit>[^{}]*)\}|\^ ?\{? ?\\circ ?\}?)$")
 _DECIMAL_COMMA = re.compile(r"-?(?:0|\d{4,}),\d+")  # one number, or two answers
 _INFINITE = {"\\infty": LARGEST, "+\\infty": LARGEST, "-\\infty": LEAST}
 _OPENING = "([{"
@@ -81,7 +89,7 @@ def read(text: str) -> Reading | None:
             return several
     if "and" in plain or "or" in plain:
         plain = _OTHERS.sub(",", plain)
-    return _read(plain)
+    return _read(_GROUPED.sub(lambda found: found[0].replace(",", ""), plain) if "," in plain else plain)
 
 
 def read_in_the_kind_of(reference: Reading | None, text: str) -> Reading | None:
@@ -96,6 +104,8 @@ def read_in_the_kind_of(reference: Reading | None, text: str) -> Reading | None:
         return read_quantity(f"{mixed[1]} {mixed[2] or mixed[4]}/{mixed[3] or mixed[5]}")
     if _INDIAN.fullmatch(text):
         return read_quantity(text.replace(",", ""))
+    if _DECIMAL_COMMA.fullmatch(text):
+        return read_quantity(text.replace(",", "."))
     combination = _COMBINATION.fullmatch(text)
     if combination:
         return Quantity(Value(Fraction(math.comb(int(combination[1]), int(combination[2])))))
@@ -112,7 +122,9 @@ def _solutions(text: str) -> Reading | None:
         if not items or any("=" not in item for item in items):
             return None
         parts.append(items)
-    return read_cases(parts, _read) if len(parts) > 1 or len(parts[0]) > 1 else None
+    return (
+        read_cases(parts, _read, ONE_OR_OTHER.search(text) is not None) if len(parts) > 1 or len(parts[0]) > 1 else None
+    )
 
 
 def _congruence(text: str) -> Congruence | None:
@@ -137,6 +149,8 @@ def _read(text: str) -> Reading | None:
     items = _split(text)
     if items is None:
         return None
+    if len(items) == 2 and items[1][:4].isdecimal() and (date := read_date_or_time(text)):
+        return date
     if len(items) > 1:
         return _listing(text, items)
     ratio = _ratio(text)
@@ -148,7 +162,11 @@ def _read(text: str) -> Reading | None:
         inner = _unnamed(plain[named.end() :])
         is_plain_name = named["call"] is None or _ONE_LETTER.fullmatch(named["call"]) is not None
         is_value = isinstance(inner, Quantity) and not inner.value.has_variables
-        return Named(named["name"].replace(" ", ""), inner) if inner and (is_plain_name or is_value) else None
+        return (
+            Named(_SEVERAL.sub("", named["name"].replace(" ", "")), inner)
+            if inner and (is_plain_name or is_value)
+            else None
+        )
     return _unnamed(plain)
 
 
@@ -170,14 +188,15 @@ def _without_steps(text: str) -> str:
         return text
     last = others[-1].strip()
     value = read_plain(first.strip())
+    end = read_plain(last)
+    if end is not None and end.has_variables:
+        return text
     if (value is not None and not value.has_variables) or _ENDLESS_SUM.fullmatch(first):
         return last
     return f"{first}={last}"
 
 
 def _unnamed(text: str) -> Reading | None:
-    if _RELATION.search(text):
-        return read_inequality(text, _read)
     point = _POINT.match(text) if text[:1] not in "([0123456789-" else None
     if point:
         group = _unnamed(text[point.end() :])
@@ -186,6 +205,8 @@ def _unnamed(text: str) -> Reading | None:
     brackets = _brackets(text)
     if brackets is not None:
         return _bracketed(text, brackets)
+    if _RELATION.search(text):
+        return read_inequality(text, _read) or _expression(text)
     return _single(text)
 
 
@@ -193,18 +214,38 @@ def _single(text: str) -> Reading | None:
     if "\\infty" in text and text.replace(" ", "") in _INFINITE:
         return _INFINITE[text.replace(" ", "")]
     return (
-        read_numeral(text) or read_date_or_time(text) or read_formula(text) or read_quantity(text) or read_words(text)
+        read_numeral(text)
+        or read_date_or_time(text)
+        or read_formula(text)
+        or read_quantity(text)
+        or read_words(text)
+        or _expression(text)
     )
 
 
-def has_words(text: str) -> bool:
-    """Return whether an answer has words of three letters or more, which a library may drop."""
-    return _LONG_WORD.search(_COMMAND.sub(" ", text)) is not None
+def _expression(text: str) -> Reading | None:
+    """Read what only SymPy compares: an expression, a matrix or a relation. `\\pm` gives two of them."""
+    if "\\pm" in text or "\\mp" in text:
+        plus = _read(_SIGNS.sub(lambda sign: "+" if sign[0] == "\\pm" else "-", text))
+        minus = _read(_SIGNS.sub(lambda sign: "-" if sign[0] == "\\pm" else "+", text))
+        return Group("", (plus, minus)) if plus and minus else None
+    end = _UNIT.search(text)
+    unit = read_unit(end["unit"] or "degrees") if end else None
+    plain = text[: end.start()] if end and unit else text
+    try:
+        parse(plain)
+    except Unreadable:
+        return None
+    return Expression(plain, unit)
 
 
-def has_changing_words(text: str) -> bool:
-    """Return whether words in an answer that is not read may change the numbers next to them."""
-    return changes_a_number(_COMMAND.sub(" ", text))
+def is_plain(reading: Reading | None) -> bool:
+    """Return whether an answer is read without expressions that only SymPy compares."""
+    if isinstance(reading, Group):
+        return all(map(is_plain, reading.items))
+    if isinstance(reading, Named):
+        return is_plain(reading.reading)
+    return reading is not None and not isinstance(reading, Expression)
 
 
 def _listing(text: str, items: list[str]) -> Reading | None:
@@ -212,9 +253,8 @@ def _listing(text: str, items: list[str]) -> Reading | None:
     number = read_quantity(text)
     if number is not None:
         return number
-    is_nested = ";" in text and "," in text  # maybe a list of pairs
-    if is_nested or _AMBIGUOUS_COMMA.search(text) or _DECIMAL_COMMA.fullmatch(text):
-        return None
+    if ";" in text and "," in text and len(_split(text.replace(",", "")) or ()) < len(items):
+        return None  # maybe a list of pairs
     return _group("", items)
 
 
@@ -246,7 +286,7 @@ def _bracketed(text: str, brackets: str) -> Reading | None:
         return Words(NONE)
     if brackets == "{}" and items == ["\\emptyset"]:
         return None
-    if not items or _AMBIGUOUS_COMMA.search(text):
+    if not items:
         return None
     if len(items) > 1 or brackets == "{}":
         return _group(brackets, items)
@@ -254,14 +294,17 @@ def _bracketed(text: str, brackets: str) -> Reading | None:
 
 
 def _group(brackets: str, items: list[str]) -> Group | None:
-    readings = []
+    readings: list[Reading] = []
     if len(items) > MAX_ITEMS:
         return None
     for item in items:
         reading = _read(item.strip())
         if reading is None:
             return None
-        readings.append(reading)
+        if brackets == "{}" and isinstance(reading, Group) and reading.brackets == "{}":
+            return None
+        is_several = brackets in ("", "{}") and isinstance(reading, Group) and not reading.brackets
+        readings.extend(reading.items if is_several and isinstance(reading, Group) else (reading,))
     return Group(brackets, tuple(readings))
 
 

@@ -9,7 +9,7 @@ from brorl_graders.verifiers.math.value import compare, read_value
 MAX_SENTENCE = 400  # characters before a remark or an answer in which a number or a denial is looked for
 
 _DENIED = re.compile(  # before an answer, such as "I doubt that the answer is"
-    r"\b(?:doubt|not|never|deny|hardly|cannot|can't|don't|doesn't|isn't|false|wrong|nobody|if|whether|unless|suppose"
+    r"\b(?:doubt|not|never|impossible|deny|hardly|cannot|can't|don't|doesn't|isn't|false|wrong|nobody|if|whether|unless|suppose"
     r"|assume|assuming|supposing)\b[^.,;:!?\n]*$",
     re.IGNORECASE,
 )
@@ -18,7 +18,8 @@ _BAD = r"(?:wrong|incorrect|impossible|false|invalid|a mistake)"
 _SIZE = r"too (?:large|big|small|high|low|much|many|few|long|short)"
 _TAKEN_BACK = re.compile(
     r"[\s$*)\]}\\.,]*(?:(?:no|wait|hmm|but|oh|actually|sorry|however|which|this|that|it|answer|result)\b[,.!:… ]*)*"
-    r"(?:\b(?:cannot|can't|can not|could not|couldn't|must not|may not) (?:be|hold)"
+    r"(?:\b(?:cannot|can't|can not|could not|couldn't|must not|may not)"
+    r" (?:be(?! (?:reduced|simplified|written|expressed|factored|further))|hold)"
     rf"|(?:is|was|are|seems|looks|must be|[’']s) (?:clearly )?(?:not {_NO}|not {_BAD}|{_BAD}|{_SIZE})"
     rf"|(?:isn't|wasn't) {_NO})\b",
     re.IGNORECASE,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from itertools import pairwise
 
-from brorl_graders.verifiers.math.kinds import Group, Named, Quantity, Reading, Words
+from brorl_graders.verifiers.math.kinds import Expression, Group, Named, Quantity, Reading, Words
 from brorl_graders.verifiers.math.relation import read_bounds
 from brorl_graders.verifiers.math.value import Value
 from brorl_graders.verifiers.math.words import NONE
@@ -25,7 +25,7 @@ _REAL = re.compile(rf"^[A-Za-z] ?\\in ?{_REALS}(?: ?(?:,|\\text ?\{{ ?(?:and|wit
 _BUILDER = re.compile(
     rf"\\\{{ ?(?P<name>[A-Za-z]) ?(?:\\in ?{_REALS})? ?(?:[:|]|\\mid(?![A-Za-z])) ?(?P<condition>.*?) ?\\\}}"
 )
-_EXCEPT = re.compile(rf"(?:(?P<name>[A-Za-z]) ?\\ne ?|{_REALS} ?(?:\\setminus|-) ?(?=\\\{{))(?P<left_out>.+)")
+_EXCEPT = re.compile(rf"(?:(?P<name>[A-Za-z]) ?\\ne ?|{_REALS} ?(?:\\setminus|-) ?(?=\\\{{|[(\[]))(?P<left_out>.+)")
 _MEMBER = re.compile(r"(?P<name>[A-Za-z](?:_\{?\w\}?)?) ?\\in ?(?=[(\[\\])")
 _UNION = re.compile(r"\\cup(?![A-Za-z])")
 
@@ -69,16 +69,18 @@ def read_set(text: str, read_one: ReadOne) -> Reading | None:
     text = _REAL.sub("", text)
     if not text:
         return Group("()", (LEAST, LARGEST))
-    if _UNION.search(text):
-        return _union(text, read_one)
     builder = _BUILDER.fullmatch(text)
     if builder:
         condition = read_intersection(builder["condition"], read_one) or read_one(builder["condition"])
         return condition if isinstance(condition, Named) and condition.name == builder["name"] else None
     member = _MEMBER.match(text)
     inner = read_one(text[member.end() :]) if member else None
+    if member and inner == Words(NONE):
+        return inner
     if member and isinstance(inner, Group):
         return Named(member["name"], inner)
+    if _UNION.search(text):
+        return _union(text, read_one)
     return _all_but(text, read_one)
 
 
@@ -87,6 +89,12 @@ def _all_but(text: str, read_one: ReadOne) -> Reading | None:
     found = _EXCEPT.fullmatch(text)
     if found is None:
         return None
+    interval = read_one(found["left_out"])
+    if isinstance(interval, Group) and interval.brackets in ("()", "(]", "[)", "[]"):
+        low, high = interval.items
+        closing = ")" if interval.brackets[0] == "[" else "]"
+        opening = "(" if interval.brackets[1] == "]" else "["
+        return Group("U", (Group("(" + closing, (LEAST, low)), Group(opening + ")", (high, LARGEST))))
     values = [read_one(item.strip()) for item in found["left_out"].removeprefix("\\{").removesuffix("\\}").split(",")]
     numbers = [value for value in values if isinstance(value, Quantity) and not value.value.has_variables]
     if not numbers or len(numbers) < len(values):
@@ -143,6 +151,6 @@ def read_inequality(text: str, read_one: ReadOne) -> Named | None:
         return None
     low = read_one(bounds.low or "-\\infty")
     high = read_one(bounds.high or "\\infty")
-    if not isinstance(low, Quantity) or not isinstance(high, Quantity):
+    if not isinstance(low, (Quantity, Expression)) or not isinstance(high, (Quantity, Expression)):
         return None
     return Named(bounds.name, Group(bounds.brackets, (low, high)))

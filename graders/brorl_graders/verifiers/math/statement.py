@@ -12,28 +12,33 @@ from brorl_graders.verifiers.math.notation import in_one_notation
 from brorl_graders.verifiers.math.number_words import (
     SCALES,
     changes_a_number,
+    changes_in_another_language,
     changes_the_next_number,
     follows_as_a_change,
 )
-from brorl_graders.verifiers.math.reading import read
+from brorl_graders.verifiers.math.quantity import read_quantity
+from brorl_graders.verifiers.math.reading import is_plain, read
 from brorl_graders.verifiers.math.remarks import is_denied_before, is_taken_back, without_remarks
 from brorl_graders.verifiers.math.units import read_unit
+from brorl_graders.verifiers.math.words import DATE_IN_TEXT
 
 MAX_STATEMENT = 400  # characters after "answer is"
 MAX_BARE = 500  # characters of a text that is only an answer
+MAX_BEFORE = 40  # characters around a number in which a date or a first unit is looked for
 FEW_WORDS = 3  # words before a number that may change it
 MAX_WORDS = 6  # words of an answer in words
 _MARK = re.compile(
     r"####|(?:^|\n)[ \t]*(?:in total|total|result|final result)[ \t]*[:=]"
     r"|\b(?:r\u00e9ponse|respuesta|antwort|risposta|resposta|\u043e\u0442\u0432\u0435\u0442)[ \t]*"
     r"(?::|\b(?:est|es|ist|lautet|\u00e8|\u00e9)\b)"
-    r"|\u7b54\u6848[ \t]*(?:[:\uff1a]|\u662f|\u4e3a)|\u7b54\u3048\u306f"
+    r"|\u0111\u00e1p \u00e1n l\u00e0"
+    r"|\u7b54[ \t]*[:\uff1a]|\u7b54\u6848[ \t]*(?:[:\uff1a]|\u662f|\u4e3a)|\u7b54\u3048\u306f"
     r"|\banswers?\b(?:[ \t]*[:=]|[ \t]*\n|(?:[ \t]+(?:to|for|of|in|here)\b[^\n]{0,80}?)?"
     r"[ \t]+(?:is|are|was|were|equals?|(?:would|will|should|must)[ \t]+be)\b[ \t]*:?)",
     re.IGNORECASE,
 )
 _FORMULA = re.compile(
-    r"(?<!\\)\$\$(?P<display>(?:[^$\\]|\\.)+)\$\$|(?<!\\)\$(?P<inline>(?:[^$\n\\]|\\.)+)\$"
+    r"(?<!\\)\$\$(?P<display>(?:[^$\\]|\\.)+)\$\$|(?<!\\)\$(?P<inline>(?:[^$\n\\]|\\.|(?<=[\\}])\n|\n(?=\\end))+)\$"
     r"|\\\((?P<round>(?:[^\\]|\\(?![()]))+)\\\)|\\\[(?P<square>(?:[^\\]|\\(?![\[\]]))+)\\\]",
     re.DOTALL,
 )
@@ -46,10 +51,10 @@ _PIECES = (
     r"[.:](?=\d)",
     r"\.(?=\\(?:overline|bar|dot)\b|\(\d)",
     r"\.{3}",
-    r",(?=\s?(?:[-−\d(\[{\\]|[A-Za-z](?![A-Za-z])))",
+    r",(?=\s?(?:[-−\d(\[{\\]|(?:[A-Za-z]|inf(?:inity)?)(?![A-Za-z])))",
     r"\\(?:text(?:bf|it|rm)?|mathrm) ?\{[^{}]*\}",
     r"\\(?:[A-Za-z]+|[{},%!;: ])",
-    r"(?<![A-Za-z\\])(?:sqrt|pi|or|and|to)(?![A-Za-z])",
+    r"(?<![A-Za-z\\])(?:sqrt|pi|or|and|to|inf(?:inity)?)(?![A-Za-z])",
     r"(?<=\d)[eE](?=[-+]?\d)",
     r"(?<![A-Za-z'’])[A-Za-z](?![A-Za-z'’])",
 )
@@ -58,7 +63,9 @@ _TRIM_START = re.compile(r"^(?:[\s*/^=,:)\]}%!]|[-=]>|(?:or|and|to)\b|[aAI](?= )
 _TRIM_END = re.compile(r"(?:[\s*/^=<>,:(\[{+\-_]|\b(?:and|to)|(?<= )[aAI])+$")
 _OTHER = re.compile(r"\bor\s*$")
 _UNIT = re.compile(r"\s?[A-Za-z]+(?:\^?\{?-?\d\}?)?(?: ?(?:/|per) ?[A-Za-z]+(?:\^?\{?-?\d\}?)?)?")
-_CLAUSE_END = re.compile(r"(?<!\.)\.(?=\s|$)|[;!?](?=\s+[A-Za-z]{2}|\s*$)|,(?=\s+(?!(?:and|or)\b)[A-Za-z]{2})")
+_CLAUSE_END = re.compile(
+    r"(?<!\.)\.(?=\s|$)|[;!?](?=\s+[A-Za-z]{2}|\s*$)|,(?=\s+(?!(?:and|or|inf(?:inity)?)\b)[A-Za-z]{2})"
+)
 _JOINING = frozenset(("and", "or", "mod"))
 _SENTENCE_END = re.compile(r"[.;!?](?:\s|$)|,\s|\n")
 _ONLY_WORDS = re.compile(r"[“\"‘]?[^\W\d_](?:[^\W\d_]|[\u0300-\u036f'’&“”\" -])*[.!]?")
@@ -74,6 +81,7 @@ _FUNCTIONS = frozenset(
         "sinh",
         "cosh",
         "tanh",
+        "inf",
         "infinity",
         "sin",
         "cos",
@@ -108,6 +116,12 @@ _OTHER_SCRIPT = re.compile(
     r"[\u0400-\u052f\u0590-\u06ff\u0900-\u0e7f\u1100-\u11ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
 )
 _NEXT_WORD = re.compile(r"[ \t]+([A-Za-z]+)\b")
+_ORDINAL = re.compile(r"(?:st|nd|rd|th)\b")
+_CLOCK_END = re.compile(r" ?[ap]\.?m\b\.?", re.IGNORECASE)
+_COUNT_BEFORE = re.compile(r"\d+ [A-Za-z]+,? ?(?:and )?$")
+_BOUND = re.compile(r" at (?:most|least)\b")
+_PLAIN_NUMBER = re.compile(r"[-+]?[\d.,]*\d")
+_CODE = re.compile(r"[A-Z][A-Za-z()]*\d[\w()]*")
 _SIGN_WORD = re.compile(r"\b(?:negative|minus)[ \t]*$", re.IGNORECASE)
 
 
@@ -185,32 +199,49 @@ def _first_in(statement: str, may_exclaim: bool) -> str | None:
     if sentence:
         statement = statement[sentence.end() :]
     statement = without_remarks(statement)
+    date = DATE_IN_TEXT.match(statement)
+    if date:
+        return date[0]
     formula = _FORMULA.search(statement)
     line, _, _ = statement.partition("\n")
-    clause = _CLAUSE_END.split(line, 1)[0].strip()
-    if line == f"{clause}!" and (_QUOTIENT.search(clause) or not may_exclaim):
-        clause = line
-    if not formula and any(map(str.isdigit, clause)) and (_is_expression(clause) or read(in_one_notation(clause))):
+    clause = _first_clause(line, may_exclaim)
+    number = _PLAIN_NUMBER.match(clause)
+    if number and changes_in_another_language(clause, 0, number.end()):
+        return None
+    if not formula and any(map(str.isdigit, clause)) and _is_read(clause):
         rest = line[line.index(clause) + len(clause) :]
         return None if _DOUBT.match(rest) or is_taken_back(rest, 0) else clause
     for run in _RUN.finditer(line):
         if formula and formula.start() <= run.end():
             break
         found = _trimmed(line, run)
-        before = line[: run.start()]
-        is_first = not before.strip()
-        if found and (is_first or any(map(str.isdigit, found))):
-            if _SIGN_WORD.search(before):
-                found = f"-{found}"
-            return None if _is_changed(line, run, found) else found
+        if found and (not line[: run.start()].strip() or any(map(str.isdigit, found))):
+            sign = "-" if _SIGN_WORD.search(line[: run.start()]) else ""
+            return None if _is_changed(line, run, found) else sign + found
     if formula:
         before = statement[: formula.start()]
         if changes_the_next_number(before) or is_taken_back(statement, formula.end()):
             return None
         sign = "-" if _SIGN_WORD.search(before) else ""
         return sign + _group(statement, formula)
+    return _first_words(line)
+
+
+def _first_clause(line: str, may_exclaim: bool) -> str:
+    clause = _CLAUSE_END.split(line, 1)[0].strip()
+    is_factorial = line == f"{clause}!" and (_QUOTIENT.search(clause) or not may_exclaim)
+    return line if is_factorial else clause
+
+
+def _first_words(line: str) -> str | None:
     status = _STATUS.search(line)
-    return status[1] if status else _SENTENCE_END.split(line)[0].strip() or None
+    if status is None:
+        return _SENTENCE_END.split(line)[0].strip() or None
+    return None if _DENIAL.search(line, 0, status.start()) else status[1]
+
+
+def _is_read(clause: str) -> bool:
+    return _is_expression(clause) or is_plain(read(in_one_notation(clause)))
 
 
 def _is_expression(clause: str) -> bool:
@@ -225,6 +256,8 @@ def _is_changed(line: str, run: re.Match[str], found: str) -> bool:
     """Return whether words before or after an answer deny it, doubt it or make something else of it."""
     place = run.start() + len(run[0].rstrip())
     if changes_the_next_number(line[: run.start()]) or _DOUBT.match(line[run.end() :]) or is_taken_back(line, place):
+        return True
+    if _BOUND.match(line, place) or changes_in_another_language(line, run.start(), place):
         return True
     if _SHARE.match(line, place) or _DENIAL.search(line, 0, run.start()):
         return True
@@ -247,11 +280,35 @@ def _last_in(text: str) -> str | None:
     for run in _RUN.finditer(text, max(last, 0)):
         found = _trimmed(text, run)
         if found and any(map(str.isdigit, found)):
-            before = _SENTENCE_END.split(text[max(run.start() - MAX_STATEMENT, 0) : run.start()])[-1].split()
-            few = " ".join(before[-FEW_WORDS:]) + " "
-            is_changed = changes_the_next_number(few) or _DENIED.search(few) is not None
-            best = None if is_changed or is_taken_back(text, run.start() + len(run[0].rstrip())) else found
+            best = None if _is_changed_at_the_end(text, run) else _whole(text, run, found)
     return best
+
+
+def _is_changed_at_the_end(text: str, run: re.Match[str]) -> bool:
+    """Return whether words next to the last number of a text deny it or make something else of it."""
+    before = _SENTENCE_END.split(text[max(run.start() - MAX_STATEMENT, 0) : run.start()])[-1].split()
+    few = " ".join(before[-FEW_WORDS:]) + " "
+    place = run.start() + len(run[0].rstrip())
+    next_word = _NEXT_WORD.match(text, place) if not before and not run.start() else None
+    return (
+        changes_the_next_number(few)
+        or _DENIED.search(few) is not None
+        or (next_word is not None and follows_as_a_change(next_word[1]))
+        or changes_in_another_language(text, run.start(), run.end())
+        or is_taken_back(text, place)
+    )
+
+
+def _whole(text: str, run: re.Match[str], found: str) -> str:
+    """Return the date, the chemical formula, or the quantity in two units that ends in a number, or the number."""
+    start = max(run.start() - MAX_BEFORE, 0)
+    for pattern in (DATE_IN_TEXT, _CODE):
+        for whole in pattern.finditer(text, start, run.end() + MAX_BEFORE):
+            if whole.start() <= text.find(found, run.start()) < whole.end():
+                return whole[0]
+    first = _COUNT_BEFORE.search(text, start, run.start())
+    both = f"{first[0].strip()} {found}" if first else found
+    return both if first and read_quantity(both) is not None else found
 
 
 def _group(text: str, first: re.Match[str]) -> str:
@@ -280,7 +337,7 @@ def _trimmed(text: str, run: re.Match[str]) -> str | None:
     None: it has no expression, or "or" follows with another answer in words.
     """
     inside = _TRIM_START.sub("", run[0])
-    if _OTHER.search(inside):
+    if _OTHER.search(inside) or _ORDINAL.match(text, run.end()):
         return None
     trimmed = _TRIM_END.sub("", inside)
     trimmed = _balanced(trimmed)
@@ -293,6 +350,9 @@ def _trimmed(text: str, run: re.Match[str]) -> str | None:
 
 def _unit_at(text: str, place: int) -> str:
     """Return the known unit of measurement at a position in a text, with a space before it, or "" if there is none."""
+    clock = _CLOCK_END.match(text, place) if text[place - 3 : place - 2] == ":" else None
+    if clock:
+        return f" {clock[0].strip()}"
     word = _NEXT_WORD.match(text, place)
     if word and word[1].lower() in SCALES:
         return f" {word[1]}{_unit_at(text, word.end())}"

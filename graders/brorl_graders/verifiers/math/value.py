@@ -21,9 +21,11 @@ from __future__ import annotations
 import cmath
 import math
 import re
-from collections.abc import Iterator
 from fractions import Fraction
+from functools import lru_cache
 from typing import NamedTuple
+
+from brorl_graders.verifiers.math.expression import Tree, Unreadable, parse
 
 MAX_NUMBER = 400  # characters of a number
 MAX_EXPONENT_DIGITS = 3  # digits of the exponent of a power of ten
@@ -52,7 +54,6 @@ _SIGNED_BRACKETS = re.compile(r"\(([-+][^()]*)\)")
 Numeric = Fraction | complex  # a Fraction is exact
 
 MAX_LENGTH = 200  # characters
-MAX_DEPTH = 30  # levels of brackets
 MAX_BITS = 65536  # bits of the exact result of a power
 MAX_POWER = 10_000
 MAX_FACTORIAL = 5000
@@ -60,13 +61,7 @@ DIFFERENT = 1e-6  # smallest relative difference of unequal values
 SAME = 1e-12  # largest relative difference of equal floating-point values
 SMALLEST = 1e-290  # a smaller floating-point value may be another number
 NOISE = 1e-12  # error of a floating-point value, relative to the largest number on the way to it
-_TOKEN = re.compile(
-    r"\s*(?:(?P<number>\d+(?:\.\d+)?|\.\d+)|(?P<command>\\[a-zA-Z]+)|(?P<sign>[-+*/^(){}!])|(?P<letter>[a-zA-Z]))"
-)
-_FRACTIONS = ("\\frac", "\\dfrac", "\\tfrac")
-_BEGINNINGS = ("(", "\\sqrt", "\\pi", *_FRACTIONS)
-_PRODUCTS = ("\\cdot", "\\times", "*")
-_CONSTANTS: dict[str, complex] = {"e": complex(math.e), "i": 1j}
+_CONSTANTS: dict[str, complex] = {"e": complex(math.e), "i": 1j, "\\pi": complex(math.pi)}
 _NO_VARIABLES = frozenset("do")  # the differential d, and the o that looks like zero
 
 
@@ -178,6 +173,7 @@ class Value(NamedTuple):
     has_variables: bool = False  # True: the value is that at one point
     largest: float = 0.0  # absolute value of the largest sum on the way to the value
     last_place: Fraction = Fraction(0)  # unit of the last digit of a decimal that may be rounded; 0: exact
+    text: str = ""  # as it was written; "" if it was computed
 
 
 def scaled(value: Value, factor: Fraction | int) -> Value:
@@ -186,6 +182,7 @@ def scaled(value: Value, factor: Fraction | int) -> Value:
         value=value.value * factor,
         largest=value.largest * float(factor),
         last_place=value.last_place * factor,
+        text="",
     )
 
 
@@ -243,167 +240,68 @@ def _are_near_equal(
     return None
 
 
+@lru_cache(maxsize=16384)
 def read_value(text: str) -> Value | None:
     """Return the value of an expression in plain LaTeX, with fixed positive numbers for its variables.
 
-    None: the text is no plain expression, is one letter, or has no finite value.
+    None: the text is no plain expression, may be read in two ways, is one letter, or has no finite value.
     """
     if len(text) > MAX_LENGTH:
         return None
+    evaluator = _Evaluator()
     try:
-        reader = _Reader(text)
-        is_single = len(reader.tokens) == 2  # one token and the end
-        if is_single and reader.tokens[0].isalpha():
+        tree = parse(text, is_strict=True)
+        value = evaluator.value(tree)
+        if isinstance(tree, str) and tree.isalpha():
             return None
-        value = reader.sum()
-        reader.expect("")
         if not isinstance(value, Fraction) and not cmath.isfinite(value):
             return None
-    except (_Unreadable, ArithmeticError):
+    except (Unreadable, ArithmeticError):
         return None
-    return Value(value, reader.has_variables, reader.largest)
+    return Value(value, evaluator.has_variables, evaluator.largest, text=text)
 
 
-class _Unreadable(ValueError):
-    """A text is no plain expression."""
+class _Evaluator:
+    """Evaluates the tree of an expression. Its methods raise Unreadable or ArithmeticError."""
 
-
-class _Reader:
-    """Evaluates the tokens of an expression by recursive descent.
-
-    Its methods return values, and raise _Unreadable or ArithmeticError.
-    """
-
-    def __init__(self, text: str) -> None:
-        self.tokens = [*_tokens(text), ""]  # "" marks the end
-        self.place = 0
-        self.depth = 0
+    def __init__(self) -> None:
         self.has_variables = False
         self.largest = 0.0  # absolute value of the terms added so far
 
-    @property
-    def next(self) -> str:
-        return self.tokens[self.place]
+    def value(self, tree: Tree) -> Numeric:
+        if isinstance(tree, Fraction):
+            return tree
+        if isinstance(tree, str):
+            return self.name(tree)
+        kind = tree[0]
+        if kind not in ("+", "-", "*", "/", "^", "root", "factorial"):
+            raise Unreadable
+        operands = [self.value(part) for part in tree[1:]]
+        if kind == "+":
+            total = operands[0]
+            for term in operands[1:]:
+                self.largest = max(self.largest, _size(total), _size(term))
+                total += term
+            return total
+        if kind == "-":
+            return -operands[0]
+        if kind == "*":
+            return operands[0] * operands[1]
+        if kind == "/":
+            return operands[0] / operands[1]
+        if kind == "^":
+            return _power(*operands)
+        return _factorial(operands[0]) if kind == "factorial" else _root(*operands)
 
-    def take(self) -> str:
-        token = self.next
-        self.place += 1
-        return token
-
-    def expect(self, token: str) -> None:
-        if self.take() != token:
-            raise _Unreadable
-
-    def sum(self) -> Numeric:
-        sign = self.sign() if self.next in ("+", "-") else 1
-        total = sign * self.product()
-        while self.next in ("+", "-"):
-            sign = self.sign()
-            term = self.product()
-            self.largest = max(self.largest, _size(total), _size(term))
-            total += sign * term
-        return total
-
-    def sign(self) -> int:
-        return -1 if self.take() == "-" else 1
-
-    def product(self) -> Numeric:
-        """Evaluate a product or quotient in a mathematical expression.
-
-        Factors may follow each other without a sign where that can be read in one way only.
-        """
-        value = self.power()
-        before = self.tokens[self.place - 1]
-        has_quotient = False
-        while True:
-            if self.next in _PRODUCTS:
-                self.take()
-                value *= self.power()
-            elif self.next == "/":
-                self.take()
-                value /= self.power()
-                has_quotient = True
-            elif self.begins_a_factor() and not has_quotient and self.may_follow(before):
-                value *= self.power()
-            else:
-                return value
-            before = self.tokens[self.place - 1]
-
-    def begins_a_factor(self) -> bool:
-        return self.next in _BEGINNINGS or self.next[:1].isalnum()
-
-    def may_follow(self, before: str) -> bool:
-        """Return True if a factor may follow `before`, the last token of another factor, without a sign between them.
-
-        Raises _Unreadable if the two factors could mean something else together.
-        """
-        is_number = self.next[0].isdigit()
-        is_mixed_number = before[0].isdigit() and self.next in _FRACTIONS
-        is_name = before.isalpha() and (self.next.isalpha() or self.next == "(")
-        if is_number or is_mixed_number or is_name:
-            raise _Unreadable
-        return True
-
-    def power(self) -> Numeric:
-        base = self.factor()
-        if self.next == "!":
-            self.take()
-            base = _factorial(base)
-        if self.next != "^":
-            return base
-        self.take()
-        exponent = self.group() if self.next == "{" else self.single()
-        if self.next == "^" or (base == 0 and exponent.real <= 0):
-            raise _Unreadable
-        return _power(base, exponent)
-
-    def single(self) -> Numeric:
-        """Evaluate an exponent or argument in a mathematical expression without braces, which is one character."""
-        if len(self.next) != 1 or not self.next.isalnum():
-            raise _Unreadable
-        return self.factor()
-
-    def factor(self) -> Numeric:
-        token = self.take()
-        if token[:1].isdigit() or token[:1] == ".":
-            return Fraction(token)
-        if token.isalpha():
-            return self.letter(token)
-        if token == "(":
-            return self.inside(")")
-        if token == "\\pi":
-            return complex(math.pi)
-        if token == "\\sqrt":
-            return _root(self.group())
-        if token in _FRACTIONS:
-            return self.group() / self.group()
-        raise _Unreadable
-
-    def letter(self, letter: str) -> Numeric:
-        """Return the value of a mathematical constant such as π, or a fixed number that stands in for a variable.
-
-        A letter has the same value in upper and lower case, because math-verify does not tell them apart.
-        """
-        small = letter.lower()
-        if letter in _CONSTANTS:
-            return _CONSTANTS[letter]
-        if small in _NO_VARIABLES or small in _CONSTANTS:
-            raise _Unreadable
+    def name(self, name: str) -> Numeric:
+        """Return the value of a mathematical constant such as π, or a fixed number that stands in for a variable."""
+        if name in _CONSTANTS:
+            return _CONSTANTS[name]
+        small = name.lower()
+        if len(name) > 1 or small in _NO_VARIABLES or small in _CONSTANTS:
+            raise Unreadable
         self.has_variables = True
         return complex(0.61 + 0.0417 * (ord(small) - ord("a")))
-
-    def group(self) -> Numeric:
-        self.expect("{")
-        return self.inside("}")
-
-    def inside(self, closing: str) -> Numeric:
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise _Unreadable
-        value = self.sum()
-        self.expect(closing)
-        self.depth -= 1
-        return value
 
 
 def _size(value: Numeric) -> float:
@@ -414,40 +312,33 @@ def _size(value: Numeric) -> float:
 
 
 def _factorial(number: Numeric) -> Fraction:
-    """Return an exact factorial. Raises _Unreadable if it is huge, or the number is not whole."""
+    """Return an exact factorial. Raises Unreadable if it is huge, or the number is not whole."""
     if not isinstance(number, Fraction) or number.denominator != 1 or not 0 <= number <= MAX_FACTORIAL:
-        raise _Unreadable
+        raise Unreadable
     return Fraction(math.factorial(int(number)))
 
 
 def _power(base: Numeric, exponent: Numeric) -> Numeric:
-    """Return a power, exact if the base is rational and the exponent whole. Raises _Unreadable for a huge one."""
+    """Return a power, exact if the base is rational and the exponent whole. Raises Unreadable for a huge one."""
+    if base == 0 and exponent.real <= 0:
+        raise Unreadable
     is_whole = isinstance(exponent, Fraction) and exponent.denominator == 1
     if not is_whole or not isinstance(base, Fraction):
         return complex(base) ** complex(exponent)
     times = int(exponent.real)
     bits = base.numerator.bit_length() + base.denominator.bit_length()
     if abs(times) > MAX_POWER or abs(times) * bits > MAX_BITS:
-        raise _Unreadable
+        raise Unreadable
     return base**times
 
 
-def _root(value: Numeric) -> Numeric:
+def _root(degree: Numeric, value: Numeric) -> Numeric:
     """Return the square root of a value, exact if it is rational."""
+    if degree != 2:
+        raise Unreadable
     if isinstance(value, Fraction) and value >= 0:
         top = math.isqrt(value.numerator)
         bottom = math.isqrt(value.denominator)
         if top * top == value.numerator and bottom * bottom == value.denominator:
             return Fraction(top, bottom)
     return complex(value) ** 0.5
-
-
-def _tokens(text: str) -> Iterator[str]:
-    place = 0
-    end = len(text.rstrip())
-    while place < end:
-        match = _TOKEN.match(text, place)
-        if match is None:
-            raise _Unreadable
-        yield match[match.lastgroup or 0]
-        place = match.end()

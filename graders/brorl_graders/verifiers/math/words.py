@@ -20,14 +20,22 @@ _MONTH = (
 )
 _DAY = r"(?P<day>[0-3]?\d) ?(?:st|nd|rd|th)?"
 _DATE = re.compile(
-    rf"(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day,? )?(?:(?:the )?{_DAY} (?:of )?{_MONTH}"
+    rf"(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day,? )?(?:(?:the )?{_DAY}\.? (?:of )?{_MONTH}"
     rf"|{_MONTH.replace('month', 'first')} ?(?:the )?{_DAY.replace('day', 'second')})(?:,? (?P<year>\d{{4}}))?",
     re.IGNORECASE,
 )
+DATE_IN_TEXT = re.compile(
+    rf"(?<![\w/])(?:{_DAY.replace('?P<day>', '?:')}\.? (?:of )?{_MONTH.replace('?P<month>', '?:')}"
+    rf"|{_MONTH.replace('?P<month>', '?:')} (?:the )?{_DAY.replace('?P<day>', '?:')})(?:,? \d{{4}})?(?!\w)",
+    re.IGNORECASE,
+)
+_ISO_DATE = re.compile(r"(\d{4})-(\d\d?)-(\d\d?)")
+_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 _DIGITS_OF_A_DATE = re.compile(r"\d{4}-\d\d?-\d\d?|\d{4}/\d\d?/\d\d?|(?!\d{1,3}(?:\.\d{3})+$)\d+(?:\.\d+){2,}")
 _ELEMENT = r"(?:H|He|Li|Be|B|C|N|O|F|Ne|Na|Mg|Al|Si|P|S|Cl|Ar|K|Ca|Ti|Cr|Mn|Fe|Ni|Cu|Zn|Br|Ag|Sn|I|Ba|Au|Hg|Pb|U)"
 _FORMULA = re.compile(rf"(?:{_ELEMENT}\d*|\((?:{_ELEMENT}\d*)+\)\d*){{2,}}")
 _EMPTY = ("\\emptyset", "\\{\\}", "\\{ \\}")
+_SMALL_WORDS = ("no", "am", "pm")
 NONE = "no solution"
 _ENDLESS = "infinitely many"
 _BEFORE_A_STATUS = re.compile(
@@ -81,11 +89,14 @@ def read_date_or_time(text: str) -> Words | None:
     plain = " ".join(_TEXT.sub(r" \1 ", text).split())
     clock = _CLOCK.fullmatch(plain) if ":" in text else None
     if clock:
-        return Words(f"{clock[1]} {clock[2].lower()}m")
+        return Words(f"{clock[1].lstrip('0')} {clock[2].lower()}m")
     date = _DATE.fullmatch(plain) if plain[-1].isalnum() else None
     if date:
         month = (date["month"] or date["first"])[:3].lower()
         return Words(" ".join([str(int(date["day"] or date["second"])), month, *filter(None, [date["year"]])]))
+    iso = _ISO_DATE.fullmatch(plain)
+    if iso and 1 <= int(iso[2]) <= len(_MONTHS):
+        return Words(f"{int(iso[3])} {_MONTHS[int(iso[2]) - 1]} {iso[1]}")
     return Words(plain) if _DIGITS_OF_A_DATE.fullmatch(plain) else None
 
 
@@ -109,7 +120,8 @@ def read_words(text: str) -> Words | Quantity | None:
     number = read_number_words(words)
     if number is not None:
         return Quantity(Value(number))
-    return Words(_status(words) or words)
+    is_product = len(words) == 2 and words not in _SMALL_WORDS and not text.startswith("\\text")
+    return None if is_product else Words(_status(words) or words)
 
 
 def _status(words: str) -> str | None:
