@@ -60,7 +60,7 @@ HYPOTHESES = {
 
 
 def without_plateau(runs: Runs) -> set[int]:
-    """Return the seeds whose run before the arms came to its bound."""
+    """Return the seeds whose first run reached its bound of rollouts without a plateau."""
     return {seed for (arm, seed), lines in runs.items() if arm == "before" and lines[-1]["sampled"] >= BEFORE}
 
 

@@ -159,7 +159,7 @@ class PromptStream:
     def accept_changes(self, state: Mapping[str, Any]) -> None:
         """Note how this prompt stream's questions and code differ from a state's, or raise CheckpointError.
 
-        A start compares them before processes start, and loads the state after, which says nothing anew.
+        A start compares them before processes start, and then loads the state, which says nothing a second time.
         """
         known = state["sources"], state.get("reward_code")
         if known != self._compared:

@@ -217,7 +217,7 @@ class _Parser:
         return ("^", base, exponent)
 
     def argument(self) -> Tree:
-        """Read what stands in braces, or the one number, letter or command without them."""
+        """Read the content of braces, or the one number, letter or command without them."""
         if self.next == "{":
             return self.within("{", "}")
         if self.skips("-"):
