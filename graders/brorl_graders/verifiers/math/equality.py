@@ -222,13 +222,8 @@ def _unordered(
     rules: MathRules,
 ) -> bool:
     """Compare two groups of answers as sets: every item of one group must equal an item of the other group."""
-    for item in reference.items:
-        if not any(are_equal(item, other, rules) for other in given.items):
-            return False
-    for other in given.items:
-        if not any(are_equal(item, other, rules) for item in reference.items):
-            return False
-    return True
+    is_given = all(any(are_equal(item, other, rules) for other in given.items) for item in reference.items)
+    return is_given and all(any(are_equal(item, other, rules) for item in reference.items) for other in given.items)
 
 
 def _group_and_other(
