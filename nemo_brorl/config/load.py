@@ -10,9 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
-import json
 import re
-import shlex
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -40,7 +38,8 @@ from nemo_brorl.config.environment import marked, num_reads, values_read
 from nemo_brorl.config.former_settings import instead_of, name_elsewhere
 from nemo_brorl.config.given import Given, check_layout, check_texts, given_settings, infer_sources, is_whole
 from nemo_brorl.config.help_pages import help_page
-from nemo_brorl.config.home_folder import expand_homes, quoted, with_home, with_quoted_path
+from nemo_brorl.config.home_folder import expand_homes, with_home, with_quoted_path
+from nemo_brorl.config.proposals import TYPE_WORDS, as_list_or_text, as_structure
 from nemo_brorl.config.rules import check_rules
 from nemo_brorl.config.same_run import RECORD
 from nemo_brorl.config.schema import BroRLConfig, groups, settings, without_indices
@@ -54,15 +53,6 @@ DEFAULT_CONFIG = "brorl_cpu"
 SCHEMA_NAME = "brorl_schema"  # name of the schema in the `defaults` list of a YAML
 RUN_NAME = "brorl_settings_of_a_run"  # Hydra's name for the settings of a run folder
 
-TYPE_WORDS = {
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "str": "text",
-    "list": "a list",
-    "dict": "a mapping",
-}
-WORD = r"[A-Za-z0-9_./-]+"  # a text that Hydra takes without quotes
 LOGGER_PATHS = tuple(f"exp_manager.{key}." for key in LOGGER_KEYS)
 SECTIONS = {group.path: group for group in groups() if group.path}
 
@@ -288,7 +278,7 @@ def _checked_override(text: str, folder: Path) -> str:
         raise ConfigError(f"{text}: settings cannot be removed; set {key}=VALUE, with null where the type allows it")
     if override.is_sweep_override():
         written = text.partition("=")[2]
-        raise ConfigError(f"{text}: sweeps are not run; set {_as_list_or_text(key, written)}")
+        raise ConfigError(f"{text}: sweeps are not run; set {as_list_or_text(key, written)}")
     is_free = is_free_form(key)
     if not is_free and not is_key(key):
         raise ConfigError(unknown_key(key, text))
@@ -369,60 +359,14 @@ def wrong_syntax(text: str, error: Exception) -> str:
     bare = key.strip().lstrip("-")
     if bare != key and is_key(bare):
         return f"{text}: settings have no dashes and no blanks around =: set {bare}={value.strip()}"
-    if as_read := _as_structure(key, value):
+    if as_read := as_structure(key, value):
         return f"{text}: Hydra's override syntax takes keys without quotes: set {as_read}"
     if without_indices(key) in settings():
-        return f"{text}: Hydra's override syntax needs quotes here: set {_as_list_or_text(key, value)}"
+        return f"{text}: Hydra's override syntax needs quotes here: set {as_list_or_text(key, value)}"
     detail = str(error).splitlines()[:2][-1]  # the first repeats the override
     return (
         f"{text}: not in Hydra's override syntax ({detail}); quote values with special characters, as in 'KEY=\"a, b\"'"
     )
-
-
-def _as_structure(key: str, value: str) -> str | None:
-    """Return a mapping or list that is written as JSON or YAML as a shell and Hydra take it. None: it is neither."""
-    setting = settings().get(without_indices(key))
-    if not value.startswith(("[", "{")) or (setting and not setting.annotation.startswith(("list", "dict"))):
-        return None
-    try:
-        structure = yaml.safe_load(value)
-        override = f"{key}={_in_hydra(structure)}"
-        is_read = OverridesParser.create().parse_override(override).value() == structure
-    except (yaml.YAMLError, HydraException):
-        return None
-    return shlex.quote(override) if is_read else None
-
-
-def _in_hydra(value: Any) -> str:
-    if isinstance(value, dict):
-        keys = [re.sub(r"([\\()\[\]{}:=,])", r"\\\1", str(key)) for key in value]
-        return (
-            "{" + ", ".join(f"{key}: {_in_hydra(item)}" for key, item in zip(keys, value.values(), strict=True)) + "}"
-        )
-    if isinstance(value, list):
-        return f"[{', '.join(map(_in_hydra, value))}]"
-    if isinstance(value, str):
-        # A text that reads as a number, a truth value or null keeps its quotes.
-        return value if re.fullmatch(WORD, value) and yaml.safe_load(value) == value else quoted(value)
-    return json.dumps(value)
-
-
-def _escaped(key: str) -> str:
-    return re.sub(r"([\\()\[\]{}:=,])", r"\\\1", key)
-
-
-def _as_list_or_text(key: str, value: str) -> str:
-    """Return a setting as a shell and Hydra take it, where its value has characters of Hydra's own."""
-    setting = settings().get(without_indices(key))
-    kind = re.split(r"[\[ ]", setting.annotation)[0] if setting else "list"
-    if kind == "list":
-        items = [item.strip() for item in value.strip("[]").split(",") if item.strip()] if setting else ["a", "b"]
-        value = f"[{','.join(item if re.fullmatch(WORD, item) else quoted(item) for item in items)}]"
-    elif kind == "str":
-        value = quoted(value)
-    else:
-        return f"one value of {key}, {TYPE_WORDS.get(kind, kind)}"
-    return shlex.quote(f"{key}={value}")
 
 
 def missing_default(error: Exception, folder: Path) -> str:

@@ -211,7 +211,7 @@ assert reward({"answer": 4}, "1+1=2+2=4<answer>4</answer>") == 1.0
     Row("PYTHONPATH=. brorl rescore RUN 'rewards.verifiers=*"),
     Row("brorl export-sft RUN *", leaves=f"{RUN}/sft.jsonl"),
     Row("-- the outcome of the groups of each task", "DuckDB is no package of ours", save_as="query.sql", is_run=False),
-    Row("PYTHONPATH=. brorl try --config-name your_model policy.model=MODEL data.source=jsonl *",
+    Row("PYTHONPATH=. brorl try --config-name your_model policy.model=MODEL data.path=questions.jsonl *",
         "README tries and trains", values={"brorl try": "brorl doctor"}),
     Row("PYTHONPATH=. brorl train * 'rewards.verifiers=*", IS_CHECKED, values=DOCTOR,
         before="""cat > my_reward.py <<'END'

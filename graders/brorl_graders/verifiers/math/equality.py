@@ -222,8 +222,14 @@ def _unordered(
     rules: MathRules,
 ) -> bool:
     """Compare two groups of answers as sets: every item of one group must equal an item of the other group."""
-    is_given = all(any(are_equal(item, other, rules) for other in given.items) for item in reference.items)
-    return is_given and all(any(are_equal(item, other, rules) for item in reference.items) for other in given.items)
+    for item in reference.items:
+        if not any(are_equal(item, other, rules) for other in given.items):
+            return False
+    return all(_equals_any(other, reference, rules) for other in given.items)
+
+
+def _equals_any(given: Any, reference: Group, rules: MathRules) -> bool:
+    return any(are_equal(item, given, rules) for item in reference.items)
 
 
 def _group_and_other(
