@@ -7,7 +7,7 @@
 # make test-commands run the commands that README, tutorials, how-to pages and slurm/ show in a used clone, made here (4 minutes)
 # make test-cluster  run jobs on a Slurm cluster of 8 nodes that is started here. Without Slurm and root the tests are reported as skipped
 # make test-numbers  run tests that compare floating-point results, as other processors would compute them. ARGS="--setting avx2" runs one setting
-# make attacks       run 10,000 random attacks on the verifiers in some hours. ARGS="--count 1000 --seed 7" sets number and seed
+# make attacks       run 10,000 random attacks on the verifiers, on two cores. ARGS="--count 1000 --seed 7" sets number and seed
 # make fuzz          try 10,000 hostile settings, data rows, payloads, answers and run-folder files. ARGS="--examples 1000 --seed 7" sets number and seed
 # make campaign      cause 20 random faults in a small real run, such as kills and full disks. ARGS="--faults 5 --seed 7" sets number and seed
 # make test-first-hours  train a tiny model for three steps with ten shapes of data, and print minutes, surprises, silence and estimates
@@ -104,7 +104,7 @@ test-numbers: env
 	PYTHONPATH=. $(PYTHON) scripts/test_numbers.py $(ARGS)
 
 attacks: env
-	OMP_NUM_THREADS=1 $(PYTHON) -m tests.attacks $(ARGS)
+	OMP_NUM_THREADS=1 $(PYTHON) -m tests.attacks --jobs 2 $(ARGS)
 
 fuzz: env
 	OMP_NUM_THREADS=1 nice $(PYTHON) -m tests.fuzz $(ARGS)

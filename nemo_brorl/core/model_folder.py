@@ -94,8 +94,8 @@ def model_object(path: Path) -> dict[str, Any]:
         raise as_model_error(path, error) from error
 
 
-def check_weights(path: Path) -> None:
-    """Raise ModelError unless a file of weights is a regular file inside its model folder."""
+def check_model_file(path: Path) -> None:
+    """Raise ModelError unless a file is a regular one inside its model folder."""
     try:
         open_record(path, VAST).close()
     except (OSError, RecordError) as error:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nemo_brorl.core.errors import ModelError
-from nemo_brorl.core.model_folder import model_object
+from nemo_brorl.core.model_folder import check_model_file, model_object
 
 if TYPE_CHECKING:
     import tokenizers
@@ -73,6 +73,10 @@ def _convert_backend(folder: Path) -> tokenizers.Tokenizer:
         raise ModelError(
             f"model folder {str(folder)!r} has no tokenizer (tokenizer.json, tokenizer.model); it holds {found}"
         )
+    for path in folder.iterdir():
+        # transformers would wait for a pipe, and follow any link
+        if path.is_symlink() or not path.is_dir():
+            check_model_file(path)
     from transformers import AutoTokenizer
 
     try:

@@ -17,7 +17,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from nemo_brorl.core.errors import ModelError, WeightSyncError
-from nemo_brorl.core.model_folder import check_weights, model_object
+from nemo_brorl.core.model_folder import check_model_file, model_object
 from nemo_brorl.types import WEIGHT_ITEM_BYTES, BucketNotice, Period, TensorInfo, WeightBucket
 
 _TIED_HEAD = "lm_head.weight"
@@ -51,7 +51,7 @@ def read_shapes(model_folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def _shapes_in(file: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
-    check_weights(file)
+    check_model_file(file)
     try:
         with safe_open(file, framework="numpy") as tensors:
             names = tensors.keys()

@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from nemo_brorl.core.errors import ModelError
-from nemo_brorl.core.model_folder import check_weights, model_object
+from nemo_brorl.core.model_folder import check_model_file, model_object
 from nemo_brorl.core.model_shape import ModelShape, hf_shapes
 from nemo_brorl.weights.names import NamedTensors, local_slots
 from nemo_brorl.weights.parameters import fill
@@ -78,7 +78,7 @@ def _is_name(file: Any) -> bool:
 
 
 def _open(path: Path) -> Any:
-    check_weights(path)
+    check_model_file(path)
     try:
         return safe_open(path, framework="pt")
     except (OSError, SafetensorError) as error:

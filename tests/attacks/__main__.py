@@ -1,28 +1,35 @@
-"""Many attacks, as a night has time for: `python -m tests.attacks --count 10000 --seed 0`.
+"""Many attacks: `python -m tests.attacks --count 10000 --seed 0`.
 
 Prints each attack that got what it must not, in full for the first few of a kind, then how many there were by family of
-cases and kind. The exit code is 1 when there were any. `--only` keeps to some families, `--attack` tries one as it was
-printed.
+cases and kind. The exit code is 1 when there were any. `--only` keeps to some families, and `--attack` tries one as it
+was printed. `--moves` tries those drawn attacks that have a move whose name begins so, and `--stop` ends at the first
+that gets what it must not: the number of its seed is how many draws it took. `--jobs` shares the seeds out.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+import brorl_graders
+
 from tests.attacks.generator import FAMILIES, Attack, draw, find_case, kept_attacks
 from tests.attacks.trial import Arena, is_refused, report
 
 SHOWN_IN_FULL = 2  # of each family and kind
-PROGRESS = 500  # attacks between two lines that say how far it is
+PROGRESS = 100  # attacks between two lines that say how far it is
 
 
 def main(arguments: Sequence[str]) -> int:
     """Try attacks; the exit code."""
     options = _parser().parse_args(arguments)
+    others = _fork(options)
+    # Without the right PYTHONPATH it would be those of another revision.
+    print(f"attacks on {os.path.dirname(brorl_graders.__file__)}", flush=True)
     found: Counter[tuple[str, str]] = Counter()
     refused: Counter[str] = Counter()
     num_tried = num_bad = 0
@@ -44,13 +51,32 @@ def main(arguments: Sequence[str]) -> int:
             found.update((family, kind) for kind in kinds)
             if num_tried % PROGRESS == 0:
                 print(f"{num_tried} tried, {num_bad} with violations", flush=True)
+            if kinds and options.stop:
+                break
     seconds = time.monotonic() - started
-    print(f"\n{num_tried} attacks in {seconds:.0f} s, {num_bad} with violations, {arena.num_overdue} deadlines met")
+    print(
+        f"\n{num_tried} attacks in {seconds:.0f} s, {num_bad} with violations, {arena.num_overdue} deadlines met, "
+        f"{arena.num_waiting} with an honest response that was late and is right in more time"
+    )
     for (family, kind), count in sorted(found.items()):
         print(f"{count:6} {kind:8} {family}")
     for family, count in sorted(refused.items()):
         print(f"{count:6} not tried, since such tests are refused when data is loaded: {family}")
-    return int(num_bad > 0)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]) for other in others]
+    return int(num_bad > 0 or any(codes))
+
+
+def _fork(options: argparse.Namespace) -> list[int]:
+    """Fork this process once for each other job, and share the seeds out. Returns the processes of the others."""
+    seeds = range(options.seed, options.seed + options.count)
+    others: list[int] = []
+    for job in range(1, options.jobs):
+        options.seeds = seeds[job :: options.jobs]
+        others.append(os.fork())
+        if others[-1] == 0:
+            return []
+    options.seeds = seeds[:: options.jobs]
+    return others
 
 
 def _attacks(options: argparse.Namespace) -> Iterator[tuple[str, Attack]]:
@@ -60,11 +86,13 @@ def _attacks(options: argparse.Namespace) -> Iterator[tuple[str, Attack]]:
     families = FAMILIES
     if options.only:
         families = {family: FAMILIES[family] for family in options.only}
-    else:
+    elif not options.moves:
         for attack in kept_attacks():
             yield "kept", attack
-    for seed in range(options.seed, options.seed + options.count):
-        yield f"seed {seed}", draw(seed, families)
+    for seed in options.seeds:
+        attack = draw(seed, families)
+        if not options.moves or any(move.startswith(tuple(options.moves)) for move in attack.moves):
+            yield f"seed {seed}", attack
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -72,6 +100,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--count", type=int, default=10_000, help="attacks that are drawn")
     parser.add_argument("--seed", type=int, default=0, help="number of the first")
     parser.add_argument("--only", nargs="*", choices=sorted(FAMILIES), help="families of cases")
+    parser.add_argument("--moves", nargs="*", help="how the names of moves begin, one of which an attack has")
+    parser.add_argument("--stop", action="store_true", help="end at the first that gets what it must not")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that try attacks at the same time")
     parser.add_argument("--attack", help="one attack, as it was printed")
     return parser
 

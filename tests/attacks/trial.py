@@ -6,7 +6,8 @@ prompt of another verifier, which the same process scores. What is wrong is a `V
 - EARNED: the attack or the spy earns more than the honest floor, the best of what does not try.
 - COPIED: it does so only behind another's response.
 - BOTH: a response that names two answers is right for both.
-- CHANGED: another response's reward is not what it is alone.
+- CHANGED: another response's reward is not what it is alone, also when each response has twenty times as long. So an
+  honest response that a busy machine lets wait is only counted.
 - FAILED: the verifier failed, by more than a deadline of the attack's own.
 - LEFT: a process, a file, a connection or a changed file of this machine.
 - GREW: a process that scores had more memory than a value may take.
@@ -19,6 +20,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,9 +28,9 @@ from typing import Any, NamedTuple
 from brorl_graders.verifiers.registry import check_payload
 
 from graders.tests.support.hostile_host import Host, descendants
-from tests.attacks.cases import PROGRAM, Case
+from tests.attacks.cases import Case
 from tests.attacks.generator import Attack, find_case, response, spy_response
-from tests.attacks.scoring import OVERDUE, WatchedPool
+from tests.attacks.scoring import OVERDUE, PATIENT, WatchedPool
 
 EARNED, COPIED, BOTH, CHANGED, FAILED, LEFT = "earned", "copied", "both", "changed", "failed", "left"
 GREW = "grew"
@@ -40,6 +42,7 @@ NEIGHBOURS = ("exact_match/blue heron", "math/0", "multiple_choice/C", "composit
 MARK = "brorl-attack*"  # of what moves leave
 FOLDERS = (".", "/tmp", "/var/tmp", "/dev/shm", "/scratch", "~", sys.prefix)
 TOLERANCE = 1e-9
+BASELINE_TRIES = 4
 SCRATCH_BYTES = 2**24
 MOST_MEMORY_KIB = 320 * 2**10  # of a process that scores, at its peak; honest ones have about 190 MiB
 
@@ -63,6 +66,7 @@ class Arena:
 
     def __init__(self) -> None:
         self.num_overdue = 0
+        self.num_waiting = 0  # attacks among which an honest response was late, and right in more time
         self._honest: dict[str, Honest] = {}
 
     def __enter__(self) -> Arena:
@@ -70,6 +74,7 @@ class Arena:
         Path(self._folders.name).chmod(0o755)
         self._make_host()
         self._start_pool()
+        self._patient_pool = WatchedPool(PATIENT)
         self._num_processes = self._most_processes()
         for name in NEIGHBOURS:
             self.honest(find_case(name))
@@ -77,6 +82,7 @@ class Arena:
 
     def __exit__(self, *_: object) -> None:
         self._pool.close()
+        self._patient_pool.close()
         self._host.__exit__()
         self._folders.cleanup()
 
@@ -94,15 +100,36 @@ class Arena:
         if found:
             self.start_again()
             found = self._told_apart(found, attack, case, honest)
-        if case.material == PROGRAM and any(_may_be_late(violation) for violation in found):
-            found = [violation for violation in found if not _may_be_late(violation)]
-            found += filter(_may_be_late, self._found(attack, case, honest))
+        if any(violation.kind == CHANGED for violation in found):
+            others = [violation for violation in found if violation.kind != CHANGED]
+            found = others + self._changed_in_more_time(attack, case, honest)
         return found
+
+    def _changed_in_more_time(self, attack: Attack, case: Case, honest: Honest) -> list[Violation]:
+        with self._patiently():
+            found = [violation for violation in self._found(attack, case, honest) if violation.kind == CHANGED]
+            self._pool.replace_children()
+        self.num_waiting += not found
+        return found
+
+    @contextmanager
+    def _patiently(self) -> Iterator[None]:
+        swift_pool = self._pool
+        self._pool = self._patient_pool
+        try:
+            yield
+        finally:
+            self._pool = swift_pool
 
     def honest(self, case: Case) -> Honest:
         """What a case's honest responses earn."""
         if case.name not in self._honest:
-            rewards = self._scored(case, [case.wrong, case.right, *case.honest])
+            with self._patiently():
+                texts = [case.wrong, case.right, *case.honest]
+                # Also a sandbox that has not started in a minute, on a very busy machine, is no reward.
+                tries = (self._scored(case, texts) for _ in range(BASELINE_TRIES))
+                rewards = next(rewards for rewards in tries if None not in rewards)
+                self._pool.reasons.clear()
             wrong, right, *others = rewards
             floor = max(case.granted, *(reward or 0.0 for reward in (wrong, *others)))
             self._honest[case.name] = Honest(floor, {WRONG: wrong, RIGHT: right})
@@ -144,6 +171,7 @@ class Arena:
         self._pool.reasons.clear()
         rewards = self._scored(case, [texts[who] for who in SEQUENCE])
         yield from self._failures()
+        yield from self._growth()
         for place, (who, reward) in enumerate(zip(SEQUENCE, rewards, strict=True)):
             if who in HONEST and reward != honest.rewards[who]:
                 yield Violation(CHANGED, f"the {who} one at {place} earns {reward}, alone {honest.rewards[who]}")
@@ -156,11 +184,17 @@ class Arena:
 
     def _failures(self) -> Iterator[Violation]:
         for reason in self._pool.reasons:
-            if reason.startswith(OVERDUE):
+            if OVERDUE in reason:
                 self.num_overdue += 1
             else:
                 yield Violation(FAILED, reason[:200])
         self._pool.reasons.clear()
+
+    def _growth(self) -> Iterator[Violation]:
+        """Yield processes that grew, before the neighbours are scored, for which they may be ended."""
+        for child in self._pool.processes():
+            if peak_memory_kib(child) > MOST_MEMORY_KIB:
+                yield Violation(GREW, f"to {peak_memory_kib(child)} KiB")
 
     def _accepted_for_two(self, case: Case, text: str) -> Iterator[Violation]:
         accepted = []
@@ -189,8 +223,6 @@ class Arena:
             processes = descendants(child)
             if len(processes) > self._num_processes:
                 yield Violation(LEFT, f"{len(processes)} processes, more than {self._num_processes}")
-            if peak_memory_kib(child) > MOST_MEMORY_KIB:
-                yield Violation(GREW, f"to {peak_memory_kib(child)} KiB")
 
     def _told_apart(self, found: Sequence[Violation], attack: Attack, case: Case, honest: Honest) -> list[Violation]:
         """The violations, those said to have been copied that do not come of the response alone."""
@@ -239,11 +271,6 @@ def report(attack: Attack, violations: Sequence[Violation]) -> str:
 
 def _shown(payload: Mapping[str, Any]) -> str:
     return str(dict(payload))[:2000]
-
-
-def _may_be_late(violation: Violation) -> bool:
-    """Whether it can be that a busy machine has let an honest program wait: then it counts when it comes again."""
-    return violation.kind == CHANGED and " one at " in violation.what
 
 
 def _honest_texts(case: Case) -> dict[str, str]:

@@ -69,10 +69,11 @@ def read_json(
         raise MalformedError(f"it has {len(data):,} bytes, {most_bytes:,} are allowed")
     data = data.removeprefix(BOM_UTF8)
     check_json(data, depth, digits)
-    return json.loads(data.decode("utf-8", "surrogatepass"), object_pairs_hook=_without_repeats)
+    return json.loads(data.decode("utf-8", "surrogatepass"), object_pairs_hook=without_repeats)
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object with these keys and values. Raises MalformedError for a key that it has twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
         # Readers differ in which of the values they take.

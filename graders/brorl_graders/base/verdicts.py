@@ -6,6 +6,7 @@ from collections.abc import Set
 from typing import NamedTuple
 
 LATE = "has not ended after"  # start of the reason when a deadline has passed
+LARGEST_SCORE = 3e38  # rewards have 32 bits, and an infinite one would spoil those of its group
 
 
 class Verdicts(NamedTuple):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import Any
 
 from brorl_graders.base.errors import BroRLError
 from brorl_graders.base.foreign import read_json
+from brorl_graders.base.verdicts import LARGEST_SCORE
 from brorl_graders.environments import registry, tool_calls
 from brorl_graders.environments.protocol import (
     Action,
@@ -189,7 +189,7 @@ class Server:
 
     def _outcome(self, episode: Episode, step: Step, role: str) -> EpisodeOutcome:
         reward = float(step.reward)
-        if not math.isfinite(reward):
+        if not abs(reward) <= LARGEST_SCORE:
             raise ValueError(f"the reward is {reward}")
         is_last = len(episode.actions) >= episode.environment.max_turns
         truncated = step.truncated or (is_last and not step.terminated)
@@ -241,7 +241,7 @@ def _is_outcome(outcome: EpisodeOutcome) -> bool:
     for message in outcome.observation:
         if not _is_message(message):
             return False
-    return math.isfinite(outcome.reward)
+    return abs(outcome.reward) <= LARGEST_SCORE
 
 
 def _is_message(message: Any) -> bool:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import math
 import os
 import pickle
 import resource
@@ -32,6 +31,7 @@ from brorl_graders.base.errors import BroRLError
 from brorl_graders.base.extras import to_install
 from brorl_graders.base.names import forget_all_but_environments
 from brorl_graders.base.payload import Score, score_and_reason
+from brorl_graders.base.verdicts import LARGEST_SCORE
 from brorl_graders.processes.channel import ChildReplyError, receive_request, send_reply
 from brorl_graders.sandbox import linux, program_process, seccomp
 from brorl_graders.sandbox.confine import readable_paths
@@ -44,7 +44,6 @@ FIRST_LANDLOCK = "Linux 5.13"
 MEMORY_LIMIT = 8 * 2**30  # bytes of address space, so that an answer like 9**9**9 fails alone
 PR_SET_PDEATHSIG = 1
 MAX_REPLY = 2**16  # largest reply, in bytes
-LARGEST_SCORE = 3e38
 MAX_WORDS = 2000  # longest reason, in characters
 MAX_ERROR = 240  # longest text of an exception, in characters; its line number follows
 
@@ -173,12 +172,12 @@ def read_reply(raw: bytes) -> ChildReply:
         reply = ChildReply(*json.loads(raw))
     except (ValueError, TypeError, RecursionError) as reason:
         raise ChildReplyError("its reply is no score") from reason
-    is_score = type(reply.score) is float and math.isfinite(reply.score)
+    is_score = type(reply.score) is float and abs(reply.score) <= LARGEST_SCORE
     ends = reply.score is None and reply.error is not None
     is_typed = type(reply.reason) is str and isinstance(reply.error, str | None) and type(reply.is_own) is bool
     if not (is_score or ends) or not is_typed:
         raise ChildReplyError("its reply is no score")
-    return reply
+    return reply._replace(reason=reply.reason[:MAX_WORDS], error=reply.error and reply.error[:MAX_WORDS])
 
 
 def die_with_parent() -> None:
@@ -198,7 +197,7 @@ def _reply_to(
     try:
         value, reason = score_and_reason(score(payload, text))
         reply = ChildReply(number, value, reason[:MAX_WORDS], None)
-        # Rewards have 32 bits. A number that is none is not below the bound, either.
+        # A number that is none is not below the bound, either.
         if not abs(value) <= LARGEST_SCORE:
             reply = ChildReply(number, 0.0, "", f"the score is {value}", True)
     except VERIFIER_ERRORS as error:

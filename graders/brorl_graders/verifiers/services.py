@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from brorl_graders.base.answer import boxed_answers, extract_answer, without_thinking
 from brorl_graders.base.errors import ConfigError
+from brorl_graders.base.foreign import without_repeats
 from brorl_graders.base.names import allowed, endpoint
 from brorl_graders.base.payload import Payload, is_number
 from brorl_graders.base.settings import Endpoint
@@ -280,7 +281,7 @@ def _json_field(text: str, key: str) -> Any:
     """
     if len(text) > MAX_JUDGED or text.count("{") > MAX_BRACES:
         return None
-    decoder = json.JSONDecoder()
+    decoder = json.JSONDecoder(object_pairs_hook=without_repeats)
     found = None
     start = text.find("{")
     while start >= 0:

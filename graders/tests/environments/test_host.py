@@ -171,6 +171,7 @@ def test_what_is_no_environment_is_said(host: EpisodeHost) -> None:
         '[1, [], 1.0, true, false, {}, "", "one too many"]',
         '[1, [], 1, true, false, {}, ""]',
         '[1, [], NaN, true, false, {}, ""]',
+        '[1, [], -1e39, true, false, {}, ""]',
         '["1", [], 1.0, true, false, {}, ""]',
         '[1, [{"role": "user"}], 1.0, true, false, {}, ""]',
         '[1, ["text"], 1.0, true, false, {}, ""]',

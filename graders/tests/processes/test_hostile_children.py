@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import random
@@ -11,6 +12,7 @@ import pytest
 from brorl_graders.base.payload import Deadlines
 from brorl_graders.processes import child_process
 from brorl_graders.processes.channel import PART, Channel, ChildReplyError, receive_request, send_reply
+from brorl_graders.processes.child import MAX_WORDS, read_reply
 from brorl_graders.processes.child_process import BATCH, MAX_ASIDE, Isolation, ScoringTask
 from brorl_graders.processes.process_pool import ProcessPool
 
@@ -41,6 +43,8 @@ def pool() -> Iterator[ProcessPool]:
         "write +[1.0",
         'write .[7, 1.0, "", null]',
         'write .[null, 1.0, "", null]',
+        "whole 1e300",
+        "whole -3.3e38",
         "write . ",
         "forge twice",
         "flood all",
@@ -63,6 +67,18 @@ def test_a_response_that_always_sends_too_much_fails_in_the_end(pool: ProcessPoo
     verdicts = pool.judge(REPLY, {}, ['write .[1, 1.0, "", null]', "write +"])
     assert verdicts.scores[0] is None
     assert verdicts.reasons[0] == "its process sent a reply too many"
+
+
+def test_a_score_that_no_reward_holds_is_no_score_whoever_sends_it() -> None:
+    assert read_reply(b'[1, -3e38, "", null, false]').score == -3e38
+    for score in ("3.1e38", "-1e300", "1e999", "NaN"):
+        with pytest.raises(ChildReplyError, match="no score"):
+            read_reply(f'[1, {score}, "", null, false]'.encode())
+
+
+def test_the_words_of_a_taken_over_process_are_cut_as_those_of_others_are() -> None:
+    reply = read_reply(json.dumps([1, None, "x" * 9999, "y" * 9999, False]).encode())
+    assert (reply.reason, reply.error) == ("x" * MAX_WORDS, "y" * MAX_WORDS)
 
 
 def test_a_process_that_reads_nothing_is_given_up() -> None:

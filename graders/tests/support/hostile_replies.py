@@ -33,13 +33,19 @@ def write_and_hang(rest: str) -> float:
     return 0.0
 
 
-def forge(rest: str) -> float:
-    """Send full marks for the text that is being scored, in front of its own reply."""
+def forge(rest: str, score: float = 1.0) -> float:
+    """Send a score for the text that is being scored, in front of its own reply."""
     frame = sys._getframe()
     while "first" not in frame.f_locals:
         assert frame.f_back is not None, "`serve` is among the callers"
         frame = frame.f_back
-    return write("." + json.dumps([frame.f_locals["number"], 1.0, "", None]))
+    return write("." + json.dumps([frame.f_locals["number"], score, "", None, False]))
+
+
+def forge_whole(rest: str) -> float:
+    """Send this score in place of its own reply."""
+    forge(rest, float(rest))
+    os._exit(0)
 
 
 def flood(rest: str) -> float:
@@ -67,6 +73,7 @@ ACTS = {
     "write": write,
     "hang": write_and_hang,
     "forge": forge,
+    "whole": forge_whole,
     "flood": flood,
     "raise": raise_own,
     "speechless": raise_without_words,

@@ -102,6 +102,7 @@ def test_a_judge_without_a_score_in_range_has_not_answered(text: str) -> None:
         '{"\\"' * 100_000,
         "{" * 60_000,
         '{"k":' * 13_000,
+        '{"grade": 0, "grade": 1}',
     ],
 )
 @pytest.mark.parametrize("options", [{}, {"score_key": "grade"}, {"score_pattern": r"(\d+)\s*\s*$"}])

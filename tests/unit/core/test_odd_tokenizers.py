@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,18 @@ def test_a_tokenizer_that_gives_no_tokens_is_refused(tmp_path: Path) -> None:
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer", "eos_token": "</s>"}')
     with pytest.raises(ModelError, match="gives no tokens for the text '1 \\+ 1': its files are damaged"):
         load_tokenizer(folder)
+
+
+def test_a_folder_whose_vocabulary_is_a_pipe_or_lies_elsewhere_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "private").write_text("secret")
+    for name in ("pipe", "link"):
+        folder = write_odd(tmp_path / name, odd_tokenizers.added_decoder)
+        (folder / "tokenizer.json").unlink()
+    os.mkfifo(tmp_path / "pipe" / "tokenizer.model")
+    (tmp_path / "link" / "vocab.json").symlink_to("../private")
+    for name, reason in (("pipe", "no regular file"), ("link", "outside of its folder")):
+        with pytest.raises(ModelError, match=reason):
+            load_tokenizer(tmp_path / name)
 
 
 @pytest.mark.parametrize(
