@@ -233,7 +233,11 @@ def _unordered(
     for item in reference.items:
         if not any(are_equal(item, other, rules) for other in given.items):
             return False
-    return all(any(are_equal(item, other, rules) for item in reference.items) for other in given.items)
+
+    def is_wanted(other: Reading) -> bool:
+        return any(are_equal(item, other, rules) for item in reference.items)
+
+    return all(map(is_wanted, given.items))
 
 
 def _group_and_other(
