@@ -29,6 +29,16 @@ RIGHT = [
     ("44 \\text{ m/s}^2", "\\boxed{44\\text{ m/s²}}"),
     ("73", "\\boxed{\\text{73 apples}}"),
     ("\\text{155 km}", "\\boxed{155}"),
+    ("2\\sin(3x)", "\\boxed{2\\operatorname{sin}(3x)}"),
+    ("\\log_{5} 9", "\\boxed{\\mathrm{log}_5(9)}"),
+    ("\\sqrt[3]{11}", "The answer is cbrt(11)."),
+    ("\\sqrt[3]{11}", "\\boxed{∛11}"),
+    ("|x-4|", "The answer is abs(x-4)."),
+    ("|x-4|", "\\boxed{\\mid x-4\\mid}"),
+    ("2:5", "\\boxed{2\\mathbin{:}5}"),
+    ("2:5", "\\boxed{2：5}"),
+    ("720", "The answer is 6 factorial."),
+    ("7", "\\boxed{\\ 7\\ }"),
 ]
 WRONG = [
     ("\\ln 7", "\\boxed{ln(8)}"),
@@ -39,6 +49,9 @@ WRONG = [
     ("495", "\\boxed{{12 \\choose 3}}"),
     ("44 \\text{ m/s}^2", "\\boxed{44\\text{ m/s³}}"),
     ("73", "\\boxed{\\text{74 apples}}"),
+    ("\\sqrt[3]{11}", "The answer is cbrt(12)."),
+    ("6", "The answer is 6 factorial."),
+    ("x-4", "The answer is abs(x-4)."),
 ]
 
 

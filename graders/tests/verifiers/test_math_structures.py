@@ -33,6 +33,28 @@ CASES = [
     ("(-4,6]", "]-4,6[", 0),
     ("\\emptyset", "\\{\\emptyset\\}", 0),
     ("\\emptyset", "\\text{no real solutions}", 1),
+    ("(-\\infty,\\infty)", "\\text{the set of all real numbers}", 1),
+    ("(-\\infty,4)\\cup(4,\\infty)", "\\text{All reals except } 4", 1),
+    # general solutions
+    ("x = \\frac{\\pi}{5} + 2k\\pi, k \\in \\mathbb{Z}", "2\\pi k + \\frac{\\pi}{5}", 1),
+    ("\\frac{\\pi}{5} + 2k\\pi", "x = \\frac{\\pi}{5} + 2k\\pi \\quad (k \\in \\mathbb{Z})", 1),
+    ("\\frac{\\pi}{5} + 2k\\pi", "\\frac{\\pi}{5} + 2k\\pi, k \\in \\mathbb{N}", 0),
+    ("\\frac{\\pi}{5} + 2k\\pi", "\\frac{\\pi}{5} + k\\pi, k \\in \\mathbb{Z}", 0),
+    ("(4,\\infty)", "x > 4, x \\in \\mathbb{Z}", 0),
+    # vectors
+    ("\\langle 3, 0, -1\\rangle", "3\\mathbf{i} - \\mathbf{k}", 1),
+    ("\\langle 3, 0, -1\\rangle", "3\\hat{i} - \\hat{j}", 0),
+    ("\\langle 3, -1\\rangle", "3\\hat{\\imath} - \\hat{\\jmath}", 1),
+    ("\\langle 3, -1\\rangle", "<3, -1>", 1),
+    ("\\langle 3, -1\\rangle", "\\vec{v} = \\begin{bmatrix} 3 \\\\ -1 \\end{bmatrix}", 1),
+    ("\\langle 3, -1\\rangle", "\\begin{pmatrix} 3 & -1 \\end{pmatrix}^T", 1),
+    ("\\langle 3, -1\\rangle", "\\begin{pmatrix} -1 \\\\ 3 \\end{pmatrix}", 0),
+    # times of 24 hours
+    ("3:45 PM", "15:45", 1),
+    ("3:45 AM", "15:45", 0),
+    ("3:45 PM", "3:45", 0),
+    ("3:45 PM", "15:46", 0),
+    ("9:15 AM", "9\\text{:}15\\text{ AM}", 1),
     # commands with two backslashes
     ("$x \\in [-2,7]$", "$-2 \\\\le x \\\\le 7$", 1),
     ("\\frac{1}{2}", "\\\\frac{1}{2}", 1),
@@ -84,6 +106,7 @@ CASES = [
     ("AB", "BA", 0),
     ("\\angle ABC", "\\angle CBA", 1),
     ("\\triangle ABC", "\\triangle ACB", 0),
+    ("\\triangle ABC", "\\angle ABC", 0),
     ("YES", "yes", 1),
     # names, steps and estimates
     ("12", "x+y=12", 0),

@@ -116,12 +116,21 @@ def _ratios(reference: Reading, given: Reading, rules: MathRules) -> bool:
     ratio = reference if isinstance(reference, Ratio) else given
     other = given if ratio is reference else reference
     assert isinstance(ratio, Ratio)
+    if isinstance(other, Words):
+        return other.text == _on_a_clock(ratio)
     if len(ratio.parts) != 2 or not isinstance(other, Quantity) or not ratio.parts[1].value:
         return False
     if ratio.is_time and ratio is reference:
         return False
     quotient = Quantity(Value(ratio.parts[0].value / ratio.parts[1].value))
     return are_equal(quotient, other, rules) if ratio is reference else are_equal(other, quotient, rules)
+
+
+def _on_a_clock(ratio: Ratio) -> str:
+    """Return a time of 24 hours as one of 12 hours after noon, such as "3:30 pm", or "" if it is none."""
+    hour, minute = (int(part.value.real) for part in ratio.parts[:2])
+    is_afternoon = len(ratio.parts) == 2 and 12 < hour < 24 and minute < 60
+    return f"{hour - 12}:{minute:02} pm" if is_afternoon else ""
 
 
 def _are_proportional(some: tuple[Value, ...], others: tuple[Value, ...]) -> bool:
@@ -182,8 +191,7 @@ def _groups(reference: Reading, given: Reading, rules: MathRules) -> bool:
         is_list_of_intervals = reference.brackets == "U" and not given.brackets
         return (len(kinds) == 1 or is_list_of_intervals) and _unordered(reference, given, rules)
     if "|" in kinds:
-        is_tuple = reference.brackets == "|" and given.brackets == "()"
-        return _ordered(reference, given, rules) if len(kinds) == 1 or is_tuple else False
+        return kinds <= {"|", "()"} and _ordered(reference, given, rules)
     if kinds == {""} and not _have_same_counts(reference, given, rules):
         return False
     if kinds <= {"", "{}"}:

@@ -17,6 +17,7 @@ _FINAL_ANSWER = re.compile("final answer is", re.IGNORECASE)  # after a box, suc
 _CORRECTION = re.compile(
     r"\b(?:no|wait|rather|actually|instead|sorry|correction|should be|make that|i mean|oops)\b", re.IGNORECASE
 )
+_STRUCK_OUT = re.compile(r"~~[^~\n]+~~(?=.*\\boxed)", re.DOTALL)
 _DENIAL = re.compile(r"\b(?:not|never)\b", re.IGNORECASE)
 _JOINED = re.compile(r"\b(?:plus|minus|times|divided|over|of)\b", re.IGNORECASE)
 _DENIED_BEFORE = re.compile(
@@ -48,6 +49,7 @@ def find_answer(response: str, place: str = PLACES[0]) -> str | None:
     if place == "tags" and tagged is None:
         return None
     text = _up_to_its_end(shown if tagged is None else tagged)
+    text = _STRUCK_OUT.sub("", text) if "~~" in text else text
     boxes = _filled_boxes(text)
     final = -1  # start of the last "final answer is"
     for match in _FINAL_ANSWER.finditer(text):

@@ -16,5 +16,7 @@ def have_one_name(reference: str, given: str) -> bool | None:
     one, other = _CAPITALS.fullmatch(reference), _CAPITALS.fullmatch(given)
     if one is None or other is None or one["letters"].lower() in _SMALL_WORDS:
         return None
+    if one["sign"] and other["sign"] and one["sign"] != other["sign"]:
+        return False
     is_angle = one["sign"] == "angle" and one["letters"] == other["letters"][::-1]
     return one["letters"] == other["letters"] or is_angle

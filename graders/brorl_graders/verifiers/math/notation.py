@@ -42,6 +42,8 @@ _CHARACTERS = {
     "∈": "\\in ",
     "∅": "\\emptyset ",
     "％": "%",
+    "∶": ":",
+    "：": ":",
     "≡": "\\equiv ",
     "∖": "\\setminus ",
     "ℝ": "\\mathbb{R}",
@@ -81,6 +83,8 @@ _LOWERED_TABLE = str.maketrans(_LOWERED, "0123456789")
 _RAISED_RUN = re.compile(f"[{_RAISED}]+")
 _LOWERED_RUN = re.compile(f"[{_LOWERED}]+")
 _ROOT = re.compile(r"(?:√|(?<![\\A-Za-z])sqrt)\s*(?:\(([^()]*)\)|(\d+(?:\.\d+)?|[A-Za-z](?![A-Za-z])))")
+_CUBE_ROOT = re.compile(r"(?:∛|(?<![\\A-Za-z])cbrt)\s*(?:\(([^()]*)\)|(\d+|[A-Za-z](?![A-Za-z])))")
+_ROOT_IN_WORDS = re.compile(r"\b(?:the )?(square|cube) root of (?=\d)", re.IGNORECASE)
 _SHORT_ROOT = re.compile(r"\\sqrt\s*(\d)")
 _SHORT_FRACTION = re.compile(r"\\frac\s*(?:(\d)|\{([^{}]*)\})\s*(?:(\d)|\{([^{}]*)\})")
 _FRACTION = re.compile(r"\\[dtc](frac|binom)(?![A-Za-z])")
@@ -127,10 +131,24 @@ _FONT = re.compile(
     r"\\(?:mathbf|boldsymbol|bm|mathit|mathsf|mathtt|underline|num|ce)(?![A-Za-z])\s*(?:\{([^{}]*)\}|(\w))"
 )
 _WORDS = re.compile(r"\\(?:textbf|textit|textrm|textnormal|texttt|mbox|mathrm|operatorname)\s*(?=\{)")
+_UPRIGHT_FUNCTION = re.compile(
+    r"\\(?:mathrm|operatorname) ?\{ ?(arc(?:sin|cos|tan)|sin|cos|tan|cot|sec|csc|ln|log) ?\}"
+)
 _UPRIGHT = re.compile(r"\\(?:mathrm|operatorname|text|textrm) ?\{ ?([eiT]|-?\d[\d.,]*) ?\}")
 _ENDS_IN_COMMAND = re.compile(r"\\[A-Za-z]+$")
 _OLD_FONT = re.compile(r"\{ ?\\(?:rm|bf|it|sf) ?([^{}]*)\}")
 _OVER = re.compile(r"^(\d+) (?:over|out of) (\d+)$")
+_CHOOSE = re.compile(r"^(\d+) choose (\d+)$")
+_FACTORIAL = re.compile(r"^(\d+) factorial$")
+_COLON = re.compile(r"\\(?:text|mathbin|mathrel) ?\{ ?: ?\}")
+_MID = re.compile(r"^([^\\|]*)\\mid ?([^\\|{}]+)\\mid(?![A-Za-z])")
+_ABS = re.compile(r"(?<![\\A-Za-z])abs ?\(([^()]*)\)")
+_ANGLED = re.compile(r"^ ?<([^<>=]*,[^<>=]*)> ?$")
+_ROW_TRANSPOSED = re.compile(r"\\begin ?\{([pb])matrix\}([^\\]*&[^\\]*)\\end ?\{\1matrix\} ?\^ ?\{? ?T ?\}?")
+_UNIT_VECTORS = re.compile(
+    r" ?([-+]?) ?((?:\d[\d.]*|\\frac ?\{[^{}]*\}\{[^{}]*\})?) ?\\(?:mathbf|boldsymbol|bm|hat|vec)"
+    r" ?\{? ?(?:\\(?:mathbf|hat) ?\{ ?)?\\?([ijk])(?:math)?(?![A-Za-z]) ?\}* ?"
+)
 _UNION_LETTER = re.compile(r"(?<=[)\]]) ?U ?(?=[(\[])")
 _ROWS = re.compile(r"\[ ?(\[[^\[\]]*,[^\[\]]*\](?: ?, ?\[[^\[\]]*\])*) ?\]")
 _QUANTITY = re.compile(r"\\(?:SI|qty) ?\{([^{}]*)\} ?\{([^{}]*)\}")
@@ -150,8 +168,8 @@ _COMBINATION = re.compile(
 _SLASHED = re.compile(r"^\^ ?\{? ?(\d+) ?\}? ?/ ?_ ?\{? ?(\d+) ?\}?$")
 _STACKED = re.compile(r"\{([^{}]*)\\(choose|over)(?![A-Za-z])([^{}]*)\}|^([^{}]*)\\(choose|over)(?![A-Za-z])([^{}]*)$")
 _POWER_IN_TEXT = re.compile(r"(\\text ?\{[^{}]*\^ ?)\{(-?\d)\}")
-_NUMBER_IN_TEXT = re.compile(r"\\text ?\{([^{}]*\d[^{}]*)\}")
-_NARROW = re.compile(r"(?<!\\)\\[,;:> ]|~")
+_NUMBER_IN_TEXT = re.compile(r"\\text ?\{((?=.*\d)(?:[^{}]|\{[^{}]*\})*)\}")
+_NARROW = re.compile(r"(?<!\\)\\(?:[,;:> ]|$)|~")
 _GROUPED = re.compile(r"(?<![\w.])[1-9]\d{0,2}(?:(?:\.\d{3}){2,}|(?:'\d{3})+|(?:_\d{3})+)(?![\w.'])")
 _SEPARATOR = re.compile(r"[._']")
 _SPLIT_DECIMAL = re.compile(r"(?<=\d)\. +(?=\d)")
@@ -176,7 +194,8 @@ _CONSTANT = re.compile(rf"(?<![\\A-Za-z])(pi)(?![A-Za-z])|(?:(?<=[\d*/(^+=-])|(?
 _ARGUMENT = re.compile(rf"(\\(?:{_FUNCTIONS}) *\(?)({_GREEK})(?![A-Za-z])")
 _EXPONENTIAL = re.compile(r"(?:\\|(?<![\\A-Za-z]))exp ?\(([^()]*)\)")
 _BOLD = re.compile(r"(?<![\w)])\*\*|\*\*(?![\w(\\])")  # the power in `2**3` does not match
-_CURRENCY = re.compile(r"^(-?)\s*(\\\$|[€£¥₹]|USD|EUR)\s*(\.?\d[\d.,]*)(?=$|(.))")
+_CURRENCY = re.compile(r"^(-?)\s*(?:US ?(?=\\\$))?(\\\$|[€£¥₹]|USD|EUR)\s*(\.?\d[\d.,]*)(?=$|(.))")
+_LONE_DOLLAR = re.compile(r"(?<=^)\$(?=\d)|(?<=^-)\$(?=\d)")
 _AFTER = re.compile(
     r"(?<=\d) ?[\u2600-\u27bf\ufe0f\U0001f000-\U0001faff]+$|(?<=\d)(?:です|である|だ|입니다|이다|이에요|예요)$"
 )
@@ -201,7 +220,9 @@ def in_one_notation(text: str) -> str:
     if "\\\\" in text and _COMMAND_START.search(text) is None:
         # It was escaped for a string of a program.
         text = text.replace("\\\\", "\\")
-    plain = _of_unicode(text).replace("+/-", "\\pm ")
+    if text.count("$") == 1:
+        text = _LONE_DOLLAR.sub(r"\\$", text)
+    plain = _of_unicode(_of_vectors(text)).replace("+/-", "\\pm ")
     if "**" in plain:
         plain = _STARS.sub(_as_group_power, plain)
         plain = _BOLD.sub("", plain)
@@ -232,6 +253,8 @@ def _of_signs(text: str) -> str:
     if "C" in plain:
         plain = _COMBINATION.sub(_as_binomial, plain)
     plain = _OVER.sub(r"\\frac{\1}{\2}", plain) if " o" in plain else plain
+    plain = _MID.sub(r"\1|\2|", plain) if "\\mid" in plain else plain
+    plain = _ABS.sub(r"|\1|", _FACTORIAL.sub(r"\1!", _CHOOSE.sub(r"\\binom{\1}{\2}", plain)))
     return _of_brackets(plain) if "(" in plain or "[" in plain or "]" in plain else _of_decimals(plain)
 
 
@@ -261,13 +284,40 @@ def _as_binomial(found: re.Match[str]) -> str:
 
 
 def _of_unicode(text: str) -> str:
-    plain = _with_roots(text)
+    plain = _with_roots(without_roots_in_words(text))
+    plain = _CUBE_ROOT.sub(lambda found: f"\\sqrt[3]{{{found[1] or found[2]}}}", plain)
     if plain.isascii():
         return plain
     plain = unicodedata.normalize("NFC", plain)
     plain = _RAISED_RUN.sub(_as_power, plain)
     plain = _LOWERED_RUN.sub(_as_index, plain)
     return plain.translate(_TABLE)
+
+
+def _of_vectors(text: str) -> str:
+    """Write `2\\mathbf{i}-\\mathbf{k}` and `<2, 0, -1>` as `(2, 0, -1)`, and a transposed row as a column."""
+    if "<" in text:
+        return _ANGLED.sub(r"(\1)", text)
+    if "matrix" in text and "^" in text:
+        return _ROW_TRANSPOSED.sub(_as_column, text)
+    terms = list(_UNIT_VECTORS.finditer(text)) if "\\" in text else []
+    names = [term[3] for term in terms]
+    if len(terms) < 2 or len(set(names)) < len(names) or _UNIT_VECTORS.sub("", text).strip(" $"):
+        return text
+    parts = {term[3]: f"{term[1]}{term[2] or 1}".removeprefix("+") for term in terms}
+    return "(" + ", ".join(parts.get(name, "0") for name in "ijk"[: 3 if "k" in parts else 2]) + ")"
+
+
+def _as_column(found: re.Match[str]) -> str:
+    rows = found[2].replace("&", "\\\\")
+    return f"\\begin{{pmatrix}}{rows}\\end{{pmatrix}}"
+
+
+def without_roots_in_words(text: str) -> str:
+    """Write "the square root of 7" as `sqrt 7`, and "cube root of 7" as `cbrt 7`."""
+    if "root of" not in text:
+        return text
+    return _ROOT_IN_WORDS.sub(lambda found: "sqrt " if found[1].lower() == "square" else "cbrt ", text)
 
 
 def _with_roots(text: str) -> str:
@@ -317,6 +367,7 @@ def _as_index(found: re.Match[str]) -> str:
 
 
 def _of_latex(text: str) -> str:
+    text = _COLON.sub(":", text)
     plain = _of_commands(text) if "\\" in text or "~" in text else text
     if "{" in plain:
         plain = _BRACED_SIGN.sub(r"\1", _BRACED.sub(r"\1", plain))
@@ -331,7 +382,7 @@ def _of_commands(text: str) -> str:
     if "\\SI" in plain or "\\qty" in plain:
         plain = _QUANTITY.sub(_as_quantity, plain)
     if "\\mathrm" in plain or "\\operatorname" in plain or "\\text" in plain:
-        plain = _UPRIGHT.sub(r"\1", plain)
+        plain = _UPRIGHT_FUNCTION.sub(r"\\\1 ", _UPRIGHT.sub(r"\1", plain))
     plain = _WORDS.sub(r"\\text", plain)
     plain = _FONT.sub(_without_font, plain)
     plain = _COMMAND.sub(_synonym, plain)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from brorl_graders.verifiers.math.relation import is_inequality
+
 _START = r",? ?\(?(?:\\text ?\{ ?,? ?\(?)?"
 _ONLY = re.compile(
     r"^(?:\\text ?\{ ?)?only (?:the )?(?:(?:ordered )?(?:pair|point|solution|value|number)s? )?\}? ?(?=[\d(\[\\-])"
@@ -19,6 +21,9 @@ _QUALIFIER = re.compile(
     r"(?:arbitrary |real |fixed |positive )*(?:constants?|integers?|numbers?|reals?) ?\}?"
     r")$"
 )
+_ANY_INTEGER = re.compile(  # "k \\in \\mathbb{Z}" after an answer with k
+    rf"(?P<rest>[^<>]*?) ?{_START}(?:(?:where|with|for) ?\}}? ?)?(?P<name>[a-z]) ?\\in ?\\mathbb ?\{{? ?Z ?\}}? ?\)?"
+)
 _FUNCTION = re.compile(r"(?P<name>[A-Za-z]) ?\( ?(?P<argument>[a-z]) ?\) ?=(?P<body>.*)")
 _CONSTANT = re.compile(r"\+ ?(?:[cCkK]|\\text ?\{ ?(?:[cC]|const(?:ant|\.)?) ?\})$")
 _LETTERS = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
@@ -26,6 +31,9 @@ _LETTERS = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
 
 def without_qualifier(text: str) -> str:
     """Return an answer in plain LaTeX without a qualifier that restricts nothing, such as "only the pair"."""
+    whole = _ANY_INTEGER.fullmatch(text) if "\\in" in text else None
+    if whole and whole["name"] in _LETTERS.findall(whole["rest"]) and not is_inequality(whole["rest"]):
+        return whole["rest"]
     if not any(word in text for word in ("for ", "only", "w", "nearest", "place", "figure", "digit", ".")):
         return text
     plain = _QUALIFIER.sub("", _ONLY.sub("", text)).strip()

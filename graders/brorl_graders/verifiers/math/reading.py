@@ -29,7 +29,14 @@ from brorl_graders.verifiers.math.sets import (
 )
 from brorl_graders.verifiers.math.units import read_unit
 from brorl_graders.verifiers.math.value import Value
-from brorl_graders.verifiers.math.words import NONE, read_date_or_time, read_formula, read_numeral, read_words
+from brorl_graders.verifiers.math.words import (
+    NONE,
+    read_date_or_time,
+    read_formula,
+    read_number_twice,
+    read_numeral,
+    read_words,
+)
 
 MAX_LENGTH = 600  # characters
 MAX_DEPTH = 30  # levels of brackets
@@ -55,6 +62,7 @@ _RATIO = re.compile(
 )
 _RATIO_SIGN = re.compile(r":|to")
 _TIME = re.compile(r"(?:1?\d|2[0-4]):(?:0\d|[1-5]0)")  # may be a ratio too
+_EQUALS = re.compile(r"(?<![<>])=")
 _ENDLESS_SUM = re.compile(r"[-+*\d ]+(?:\.\.\.)[-+*\d ]+")
 _COLUMN = re.compile(r"\\begin ?\{([pbB]?matrix)\}(.*)\\end ?\{\1\}")
 _LOOSE = re.compile(r"\\text|[\\(){} ]")
@@ -143,7 +151,7 @@ def _column(text: str) -> Group | None:
 def _read(text: str) -> Reading | None:
     if "mod" in text:
         return _congruence(text)
-    several = read_set(text, _read) or _column(text)
+    several = read_set(text, _read)
     if several is not None:
         return several
     items = _split(text)
@@ -183,7 +191,7 @@ def _ratio(text: str) -> Ratio | None:
 
 def _without_steps(text: str) -> str:
     """Return a chain of equations without its steps: `x = 3+4 = 7` becomes `x = 7`, and `3+4 = 7` becomes `7`."""
-    first, *others = text.split("=")
+    first, *others = _EQUALS.split(text)
     if not others:
         return text
     last = others[-1].strip()
@@ -204,10 +212,10 @@ def _unnamed(text: str) -> Reading | None:
             return Named(point["name"], group) if point["name"] else group
     brackets = _brackets(text)
     if brackets is not None:
-        return _bracketed(text, brackets)
+        return _column(text) or _bracketed(text, brackets)
     if _RELATION.search(text):
         return read_inequality(text, _read) or _expression(text)
-    return _single(text)
+    return _column(text) or _single(text)
 
 
 def _single(text: str) -> Reading | None:
@@ -217,6 +225,7 @@ def _single(text: str) -> Reading | None:
         read_numeral(text)
         or read_date_or_time(text)
         or read_formula(text)
+        or read_number_twice(text)
         or read_quantity(text)
         or read_words(text)
         or _expression(text)

@@ -13,7 +13,8 @@ _SIGN = re.compile(r"(\\(?:le|ge|lt|gt)(?![A-Za-z])|[<>]=?)")
 _NAME = re.compile(r" ?[A-Za-z](?:_\{?\w\}?)?(?: ?\([a-z]\))? ?")
 _INDEX = r"(?: ?_ ?(?:\w|\{(?:[^{}]|\{[^{}]*\})*\}))?"
 NAME = re.compile(  # before the equals sign: `x`, `S_n`, `f'(2)`, `P(A \cap B)`, `\overline{AB}`, `\text{Area}`
-    r"(?P<name>(?:\\text ?\{[A-Za-z ]+\}|m?\\(?:angle|overline|triangle|vec) ?\{? ?[A-Z]{1,3} ?\}?|\|? ?[A-Z]{2,4} ?\|?"
+    r"(?P<name>(?:\\text ?\{[A-Za-z ]+\}|m?\\(?:angle|overline|triangle) ?\{? ?[A-Z]{1,3} ?\}?"
+    r"|\\vec ?\{? ?[A-Za-z]{1,2} ?\}?|\|? ?[A-Z]{2,4} ?\|?"
     r"|\[[A-Z]{3,4}\]|[A-Za-z]|\\(?:alpha|beta|gamma|theta|lambda|mu|phi|omega|sigma|Delta)"
     r"|\\(?:arc)?(?:sin|cos|tan)(?= ?\())"
     rf"{_INDEX}'*{_INDEX}(?P<call> ?\([^()=]*\))?) ?= ?(?=\S)"

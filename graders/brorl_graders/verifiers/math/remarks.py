@@ -10,18 +10,21 @@ MAX_SENTENCE = 400  # characters before a remark or an answer in which a number 
 
 _DENIED = re.compile(  # before an answer, such as "I doubt that the answer is"
     r"\b(?:doubt|not|never|impossible|deny|hardly|cannot|can't|don't|doesn't|isn't|false|wrong|nobody|if|whether|unless|suppose"
-    r"|assume|assuming|supposing)\b[^.,;:!?\n]*$",
+    r"|assume|assuming|supposing|(?:may|might|could|would) (?:think|say|guess|believe)|tempt(?:ed|ing))\b[^.,;:!?\n]*$",
     re.IGNORECASE,
 )
 _NO = r"(?:the|my|right|correct|possible|valid|it|true|what|an? (?:valid|possible|correct))"
 _BAD = r"(?:wrong|incorrect|impossible|false|invalid|a mistake)"
 _SIZE = r"too (?:large|big|small|high|low|much|many|few|long|short)"
 _TAKEN_BACK = re.compile(
-    r"[\s$*)\]}\\.,]*(?:(?:no|wait|hmm|but|oh|actually|sorry|however|which|this|that|it|answer|result)\b[,.!:… ]*)*"
+    r"[\s$*)\]}\\.,?!]*(?:(?:no|wait|hmm|but|oh|actually|sorry|however|which|this|that|it|answer|result)\b[,.!:… ]*)*"
     r"(?:\b(?:cannot|can't|can not|could not|couldn't|must not|may not)"
     r" (?:be(?! (?:reduced|simplified|written|expressed|factored|further))|hold)"
     rf"|(?:is|was|are|seems|looks|must be|[’']s) (?:clearly )?(?:not {_NO}|not {_BAD}|{_BAD}|{_SIZE})"
-    rf"|(?:isn't|wasn't) {_NO})\b",
+    rf"|(?:isn't|wasn't) {_NO}"
+    r"|(?:scratch|strike) (?:that|this|it)|on second thought|never ?mind|i (?:don't|do not) (?:think|believe) so"
+    r"|i (?:take|took) (?:that|this|it) back|i was wrong|i made (?:an error|a mistake)"
+    r"|but (?:actually |really |in fact )?(?:it|that|this)(?: is|'s)(?= (?:actually |really )?[$\\(]*-?\d))\b",
     re.IGNORECASE,
 )
 _END_MARK = re.compile(
@@ -33,6 +36,7 @@ _NEXT_QUESTION = re.compile(
 )
 _REMARK = re.compile(r"(?<=[\w}%$*)])[ \t]+[(\[](?P<inside>[^()\[\]\n]*)[)\]]")
 _NO_REMARK = re.compile(r"\b(?:or|maybe|perhaps|possibly|mod|base)\b|^[ \t]*$", re.IGNORECASE)
+_EXPLANATION = re.compile(r"^(?:where|here|since|because)\b")
 _SAME = re.compile(r"^[ \t]*(?:or|i\.e\.|that is|equivalently|=),?[ \t]+(?=[-\d.\\$/]+[ \t]*$)")
 _PROSE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _LAST_NUMBER = re.compile(r"(\d+(?:\.\d+)?)[^\d]*$")
@@ -76,7 +80,7 @@ def _unless_remark(found: re.Match[str]) -> str:
     if _NO_REMARK.search(inside):
         return found[0]
     if _PROSE.search(inside):
-        return "" if any(map(str.isdigit, inside)) else found[0]
+        return "" if _EXPLANATION.match(inside) or any(map(str.isdigit, inside)) else found[0]
     one = read_value(inside.strip())
     other = read_value(number[1])
     is_sum = one is not None and other is not None and compare(one, other)

@@ -18,8 +18,9 @@ LARGEST = Quantity(Value(complex(math.inf)))
 ONE_OR_OTHER = re.compile(r"\\text ?\{ ?,? ?or ?\}|(?<![A-Za-z\\{])or(?![A-Za-z])|\\(?:lor|vee)(?![A-Za-z])")
 _BOTH = re.compile(r"\\text ?\{ ?,? ?and ?\}|(?<![A-Za-z\\{])and(?![A-Za-z])|\\(?:land|wedge)(?![A-Za-z])")
 _REALS = r"\\mathbb ?\{? ?R ?\}?"
-_ALL_REALS = frozenset(
-    ("\\mathbb{R}", "\\text{all real numbers}", "all real numbers", "\\text{all reals}", "all reals")
+_ALL_REALS = re.compile(
+    r"(?:\\text ?\{ ?)?(?:the set of )?all real(?: number)?s(?: ?\}|(?P<but> except(?: for)? ?\}? ?)(?P<left_out>.+))?",
+    re.IGNORECASE,
 )
 _REAL = re.compile(rf"^[A-Za-z] ?\\in ?{_REALS}(?: ?(?:,|\\text ?\{{ ?(?:and|with|where) ?\}})| ?(?=\\setminus|$)) ?")
 _BUILDER = re.compile(
@@ -62,7 +63,10 @@ def read_set(text: str, read_one: ReadOne) -> Reading | None:
 
     None: the text is no such set.
     """
-    if text in _ALL_REALS:
+    in_words = _ALL_REALS.fullmatch(text)
+    if in_words:
+        text = f"\\mathbb{{R}} \\setminus \\{{{in_words['left_out']}\\}}" if in_words["but"] else "\\mathbb{R}"
+    if text == "\\mathbb{R}":
         return Group("()", (LEAST, LARGEST))
     if "\\" not in text:
         return None

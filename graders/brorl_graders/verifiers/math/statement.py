@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 
-from brorl_graders.verifiers.math.notation import in_one_notation
+from brorl_graders.verifiers.math.notation import in_one_notation, without_roots_in_words
 from brorl_graders.verifiers.math.number_words import (
     SCALES,
     changes_a_number,
     changes_in_another_language,
     changes_the_next_number,
     follows_as_a_change,
+    read_number_words,
 )
 from brorl_graders.verifiers.math.quantity import read_quantity
 from brorl_graders.verifiers.math.reading import is_plain, read
@@ -51,10 +52,10 @@ _PIECES = (
     r"[.:](?=\d)",
     r"\.(?=\\(?:overline|bar|dot)\b|\(\d)",
     r"\.{3}",
-    r",(?=\s?(?:[-−\d(\[{\\]|(?:[A-Za-z]|inf(?:inity)?)(?![A-Za-z])))",
+    r",(?=\s?(?:[-−\d(\[{\\∞√π]|(?:[A-Za-z]|inf(?:inity)?)(?![A-Za-z])))",
     r"\\(?:text(?:bf|it|rm)?|mathrm) ?\{[^{}]*\}",
     r"\\(?:[A-Za-z]+|[{},%!;: ])",
-    r"(?<![A-Za-z\\])(?:sqrt|pi|or|and|to|inf(?:inity)?)(?![A-Za-z])",
+    r"(?<![A-Za-z\\])(?:sqrt|cbrt|pi|or|and|to|inf(?:inity)?)(?![A-Za-z])",
     r"(?<=\d)[eE](?=[-+]?\d)",
     r"(?<![A-Za-z'’])[A-Za-z](?![A-Za-z'’])",
 )
@@ -95,7 +96,10 @@ _FUNCTIONS = frozenset(
         "mod",
         "or",
         "and",
+        "abs",
         "base",
+        "cbrt",
+        "choose",
     )
 )
 _SENTENCE = re.compile(  # such as "the value of x is …"
@@ -105,11 +109,16 @@ _SENTENCE = re.compile(  # such as "the value of x is …"
 _DOUBT = re.compile(r"[^.\n]*\b(?:maybe|perhaps|possibly)\b[^.\n]*\d")  # such as "5, maybe 6"
 _SHARE = re.compile(r"\s*(?:per ?cent|\\?%)\s+of\b")
 _DENIAL = re.compile(r"\b(?:not|unknown|never|cannot|nicht|pas|\u043d\u0435|n\u00e3o|no|non)\b", re.IGNORECASE)
+_NOT_BUT = re.compile(r"^not (?=\S*\d)(?:\$[^$\n]+\$|\S+) but (?:rather )?")
+_IN_WORDS = re.compile(r"\s*\(?([A-Za-z -]+)\)")
+_VERB = re.compile(r"\b(?:is|are|was|were|equals|be)\b")
+_ESTIMATE = re.compile(r",? (?:or|which is) (?:approximately|about|roughly) \$?")
 _DENIED = re.compile(r"(?:\b(?:not|nicht|pas)|\u4e0d\u662f|\u5e76\u975e)\W*$|\d[^\d,.\u3002\uff0c]{0,4}\u6216\W*$")
 _QUOTIENT = re.compile(r"/ ?\d+$")  # a factorial may follow at a text's end
 _VERDICT = re.compile(r"\b(yes|no|true|false)(?=\s*(?:[,.;:!]|$))", re.IGNORECASE)
 _STATUS = re.compile(
-    r"\b((?:no (?:real |such )?solutions?(?: exists?)?|does not exist|infinitely many(?: solutions)?))\s*[.!]?\s*$",
+    r"\b(no (?:real |such )?solutions?(?: exists?)?|does not exist|infinitely many(?: solutions)?"
+    r"|(?:(?<=is )|(?<=are )|^)(?:the set of )?all real(?: number)?s(?: except [^.\n]{1,30})?)\s*[.!]?\s*$",
     re.IGNORECASE,
 )
 _OTHER_SCRIPT = re.compile(
@@ -130,7 +139,7 @@ def stated_answer(text: str, may_be_words: bool = True) -> str | None:
 
     `may_be_words`: a text of a few words is an answer, even if it does not say so.
     """
-    plain = _BOLD.sub("", text)
+    plain = without_roots_in_words(_BOLD.sub("", text))
     said = None
     for mark in _MARK.finditer(plain):
         said = mark
@@ -198,7 +207,7 @@ def _first_in(statement: str, may_exclaim: bool) -> str | None:
     sentence = _SENTENCE.match(statement)
     if sentence:
         statement = statement[sentence.end() :]
-    statement = without_remarks(statement)
+    statement = without_remarks(_NOT_BUT.sub("", statement))
     date = DATE_IN_TEXT.match(statement)
     if date:
         return date[0]
@@ -257,6 +266,9 @@ def _is_changed(line: str, run: re.Match[str], found: str) -> bool:
     place = run.start() + len(run[0].rstrip())
     if changes_the_next_number(line[: run.start()]) or _DOUBT.match(line[run.end() :]) or is_taken_back(line, place):
         return True
+    in_words = _IN_WORDS.match(line, place)
+    if in_words and read_number_words(in_words[1]) is not None:
+        return True
     if _BOUND.match(line, place) or changes_in_another_language(line, run.start(), place):
         return True
     if _SHARE.match(line, place) or _DENIAL.search(line, 0, run.start()):
@@ -276,26 +288,29 @@ def _last_in(text: str) -> str | None:
             group_start = formula
         last = formula.end()
     if group_start is not None:
-        best = _group(text, group_start)
+        best = None if _is_changed_at_the_end(text, group_start.start(), last) else _group(text, group_start)
     for run in _RUN.finditer(text, max(last, 0)):
         found = _trimmed(text, run)
         if found and any(map(str.isdigit, found)):
-            best = None if _is_changed_at_the_end(text, run) else _whole(text, run, found)
+            end = run.start() + len(run[0].rstrip())
+            if best and _ESTIMATE.fullmatch(text, last, text.find(found, run.start())):
+                best = f"{best} \\approx {found}"
+            else:
+                best = None if _is_changed_at_the_end(text, run.start(), end) else _whole(text, run, found)
     return best
 
 
-def _is_changed_at_the_end(text: str, run: re.Match[str]) -> bool:
-    """Return whether words next to the last number of a text deny it or make something else of it."""
-    before = _SENTENCE_END.split(text[max(run.start() - MAX_STATEMENT, 0) : run.start()])[-1].split()
-    few = " ".join(before[-FEW_WORDS:]) + " "
-    place = run.start() + len(run[0].rstrip())
-    next_word = _NEXT_WORD.match(text, place) if not before and not run.start() else None
+def _is_changed_at_the_end(text: str, start: int, end: int) -> bool:
+    """Return whether words next to the last number or formula of a text deny it or make something else of it."""
+    before = _SENTENCE_END.split(text[max(start - MAX_STATEMENT, 0) : start])[-1].split()
+    few = _VERB.split(" ".join(before[-FEW_WORDS:]))[-1] + " "
+    next_word = _NEXT_WORD.match(text, end) if not before and not start else None
     return (
         changes_the_next_number(few)
         or _DENIED.search(few) is not None
         or (next_word is not None and follows_as_a_change(next_word[1]))
-        or changes_in_another_language(text, run.start(), run.end())
-        or is_taken_back(text, place)
+        or changes_in_another_language(text, start, end)
+        or is_taken_back(text, end)
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 from brorl_graders.verifiers.math.kinds import Formula, Numeral, Quantity, Words
 from brorl_graders.verifiers.math.number_words import read_number_words
@@ -35,6 +36,7 @@ _DIGITS_OF_A_DATE = re.compile(r"\d{4}-\d\d?-\d\d?|\d{4}/\d\d?/\d\d?|(?!\d{1,3}(
 _ELEMENT = r"(?:H|He|Li|Be|B|C|N|O|F|Ne|Na|Mg|Al|Si|P|S|Cl|Ar|K|Ca|Ti|Cr|Mn|Fe|Ni|Cu|Zn|Br|Ag|Sn|I|Ba|Au|Hg|Pb|U)"
 _FORMULA = re.compile(rf"(?:{_ELEMENT}\d*|\((?:{_ELEMENT}\d*)+\)\d*){{2,}}")
 _EMPTY = ("\\emptyset", "\\{\\}", "\\{ \\}")
+_TWICE = re.compile(r"(?:(\d[\d,]*) \(([A-Za-z -]+)\)|([A-Za-z -]+) \((\d[\d,]*)\))")
 _SMALL_WORDS = ("no", "am", "pm")
 NONE = "no solution"
 _ENDLESS = "infinitely many"
@@ -122,6 +124,15 @@ def read_words(text: str) -> Words | Quantity | None:
         return Quantity(Value(number))
     is_product = len(words) == 2 and words not in _SMALL_WORDS and not text.startswith("\\text")
     return None if is_product else Words(_status(words) or words)
+
+
+def read_number_twice(text: str) -> Quantity | None:
+    """Read a number in digits and in words, such as "7 (seven)". None: the text is none, or the two differ."""
+    found = _TWICE.fullmatch(text) if text.endswith(")") else None
+    if found is None:
+        return None
+    number = int((found[1] or found[4]).replace(",", ""))
+    return Quantity(Value(Fraction(number))) if read_number_words(found[2] or found[3]) == number else None
 
 
 def _status(words: str) -> str | None:
