@@ -17,6 +17,7 @@ from nemo_brorl.prompts.questions import Row
 if TYPE_CHECKING:
     import pyarrow
 
+CSV_SUFFIXES = (".csv", ".tsv")
 CACHE_BYTES = 128 * 2**20  # bytes of decoded row groups that are kept for a file, besides the one in use
 
 
@@ -148,7 +149,7 @@ def _damage_named(path: Path) -> Iterator[None]:
 
     try:
         yield
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 ({error.reason}): {TO_UTF_8}") from error
-    except (pyarrow.ArrowException, OSError, SystemError) as error:
+    except (pyarrow.ArrowException, OSError, SystemError, UnicodeDecodeError) as error:
+        if isinstance(error, UnicodeDecodeError) and path.suffix in CSV_SUFFIXES:
+            raise DataError(f"{path} is not UTF-8 ({error.reason}): {TO_UTF_8}") from error
         raise DataError(f"{path} cannot be read: {why_unreadable(error)}") from error

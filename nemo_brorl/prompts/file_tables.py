@@ -11,14 +11,13 @@ from typing import Protocol
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.files import why_unreadable
 from nemo_brorl.prompts import jsonl_table
-from nemo_brorl.prompts.arrow_tables import ArrowTable, CsvTable, ParquetTable
+from nemo_brorl.prompts.arrow_tables import CSV_SUFFIXES, ArrowTable, CsvTable, ParquetTable
 from nemo_brorl.prompts.jsonl_table import JsonlTable
 from nemo_brorl.prompts.questions import Row
 
 MAX_START = 4096  # bytes of a file by which its kind is recognised
 JSON_SUFFIXES = (".jsonl", ".json")
 SEPARATED = re.compile(rb"[\w \"-]+(?:,[\w \"-]+)+$")  # a line of column names
-CSV_SUFFIXES = (".csv", ".tsv")
 TABLE_SUFFIXES = (".parquet", ".arrow", *CSV_SUFFIXES)
 BATCH_ROWS = 512  # rows that a scan holds at a time
 COMPRESSED = {  # first bytes of files that must be unpacked, and what unpacks them

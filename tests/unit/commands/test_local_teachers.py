@@ -22,9 +22,10 @@ COEFFICIENT = "algorithm.kl.coefficient=1"
         ("algorithm.kl.teachers={sums: models/sums}", "no question has the task sums. Set some of chain_sum"),
     ],
 )
-def test_a_teacher_that_cannot_teach_is_refused_with_its_setting(teacher: str, message: str) -> None:
+def test_a_teacher_that_cannot_teach_is_refused_with_its_setting(tmp_path: Path, teacher: str, message: str) -> None:
+    run = f"exp_manager.explicit_log_dir={tmp_path}"
     with pytest.raises(BroRLError) as error:
-        check_local_teachers(load_config("sums_cpu", [teacher, COEFFICIENT]))
+        check_local_teachers(load_config("sums_cpu", [teacher, COEFFICIENT, run]))
     assert message in str(error.value)
 
 
@@ -32,4 +33,5 @@ def test_a_teacher_of_the_hub_and_tasks_of_files_are_left_to_the_run(tmp_path: P
     (tmp_path / "rows.jsonl").write_text('{"prompt": "1 + 2", "answer": "3"}\n')
     of_a_file = ["data.source=jsonl", f"data.path={tmp_path}/rows.jsonl", "data.tasks=[]"]
     teacher = "algorithm.kl.teachers={arithmetic: owner/name}"
-    check_local_teachers(load_config("sums_cpu", [teacher, COEFFICIENT, *of_a_file]))
+    run = f"exp_manager.explicit_log_dir={tmp_path}"
+    check_local_teachers(load_config("sums_cpu", [teacher, COEFFICIENT, run, *of_a_file]))

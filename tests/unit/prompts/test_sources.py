@@ -217,7 +217,7 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
             '{"prompt": "a", "answer": "1"}\n{"prompt": "a", "answer": "2"}\n',
             "line 2: asks the question of .*rows.jsonl, line 1 and has another answer",
         ),
-        ('{"prompt": "\\ud800", "answer": "1"}\n', "line 1: 'prompt' has the message"),
+        ('{"prompt": "\\ud800", "answer": "1"}\n', "line 1: 'prompt' has half of a character"),
         ("nonsense\n", "begins with 'nonsense' and has no objects of JSON"),
         ("{nonsense\n", "line 1: not JSON"),
         ('{"prompt": "a", "answer": "1", "answer": "2"}\n', "line 1: not JSON: it has the key 'answer' twice"),
