@@ -9,11 +9,10 @@ starts from the base, too, and samples both tasks in one mixture. Its only signa
 prompt's task. Base, specialists and students answer 256 questions of each task 8 times each that no run has seen. Adds
 a line of JSON for each student to OUTPUT/two_teachers.jsonl.
 
-Predicted before the first student: each student gets 80 % of each specialist's gain or more. With the settings that
-three students of one teacher kept (90 steps) seed 1 got 84 % on sums and 72 % on products. Predicted for
-`trainer.max_steps=180` before its seeds 4, 5 and 6: each gets 80 %. Seed 5 refuted it: its KL rose again after 155 steps.
-Predicted for `trainer.max_steps=180 trainer.val_interval=15` before its seeds 7, 8 and 9: each gets 80 %, because `hf/`
-has the best validated weights, those before a jump.
+Predicted before the first student: each gets 80 % of each specialist's gain or more. With the settings that three
+students of one teacher kept (90 steps) seed 1 got 84 % on sums and 72 % on products. Predicted for 180 steps before
+seeds 4, 5 and 6: each gets 80 %. Seed 5 refuted it: its KL rose again after 155 steps. Predicted for 180 steps and
+`trainer.val_interval=15` before seeds 7, 8 and 9: each gets 80 %, because `hf/` has the weights before a jump.
 """
 
 from __future__ import annotations
