@@ -66,7 +66,7 @@ DECIDING = 3  # arms
 
 @dataclass
 class Progress:
-    """What one seed of a variant has come to: its lines, the parts that have ended, the plateau, the part under way."""
+    """How far one seed of a variant is: its lines, the parts that have ended, the plateau, the part under way."""
 
     lines: list[Line] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Print what the runs after a plateau have come to, and what that decides."""
+"""Print the results of the runs after a plateau, and what these decide."""
 
 from __future__ import annotations
 

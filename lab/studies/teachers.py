@@ -62,6 +62,11 @@ def num_rollouts(run_folder: Path) -> float:
     return float(sum(row.get("generation/num_samples", 0.0) for row in rows))
 
 
+def kl_by_step(run_folder: Path) -> list[float]:
+    rows = read_metrics(run_folder / "metrics.jsonl")
+    return [row["policy/kl_to_teacher"] for row in rows if "policy/kl_to_teacher" in row]
+
+
 def one_seed(seed: int, teacher: Path, output: Path, overrides: list[str]) -> dict[str, Any]:
     """Train a student with one seed, and return what it got of the teacher's gain, and its KL by step."""
     folder = output / f"seed_{seed}"
@@ -70,8 +75,7 @@ def one_seed(seed: int, teacher: Path, output: Path, overrides: list[str]) -> di
     base = pass_at_1(output / "base")
     taught = pass_at_1(output / "teacher", f"policy.model={teacher}/hf")
     student = pass_at_1(folder / "after", f"policy.model={folder}/hf")
-    rows = read_metrics(folder / "metrics.jsonl")
-    distances = [row["policy/kl_to_teacher"] for row in rows if "policy/kl_to_teacher" in row]
+    distances = kl_by_step(folder)
     return {
         "seed": seed,
         "overrides": overrides,

@@ -27,10 +27,9 @@ from typing import Any
 from brorl_lab.bases.demonstrations import Habits, work_out
 
 from bench.product import run
-from lab.studies.teachers import CONFIG, STUDENT, num_rollouts, pass_at_1
+from lab.studies.teachers import CONFIG, STUDENT, kl_by_step, num_rollouts, pass_at_1
 from nemo_brorl.config.data import TaskConfig
 from nemo_brorl.prompts.reasoning_gym import ReasoningGymSource
-from nemo_brorl.training.records import read_metrics
 
 TASKS: dict[str, dict[str, int]] = {
     "chain_sum": {"min_terms": 6, "max_terms": 9, "min_digits": 1, "max_digits": 1},
@@ -39,8 +38,8 @@ TASKS: dict[str, dict[str, int]] = {
 HABITS = Habits(dropped_carry_rate=0.8, slip_rate=0.12)  # those of models/sums
 WRONG_PRODUCTS = 0.3  # share of a product's steps that are off by one
 DEMONSTRATIONS = 128_000
-HELD_OUT = 0.1  # of the questions, as runs hold out
-SEED = 7  # of the demonstrations
+HELD_OUT = 0.1  # share of the questions, the default of data.held_out_fraction
+SEED = 7  # the seed of the demonstrations
 
 
 def worked_sum(expression: str, random: Random) -> str:
@@ -113,9 +112,7 @@ def one_seed(seed: int, output: Path, overrides: list[str]) -> dict[str, Any]:
         found["share_of_gain"] = (found["student"] - found["base"]) / (found["teacher"] - found["base"])
         found["share_of_rollouts"] = num_rollouts(folder) / len(TASKS) / num_rollouts(output / name)
         results[name] = found
-    rows = read_metrics(folder / "metrics.jsonl")
-    distances = [row["policy/kl_to_teacher"] for row in rows if "policy/kl_to_teacher" in row]
-    return {"seed": seed, "overrides": overrides, "tasks": results, "train_s": seconds, "kl": distances}
+    return {"seed": seed, "overrides": overrides, "tasks": results, "train_s": seconds, "kl": kl_by_step(folder)}
 
 
 def main() -> None:
