@@ -18,7 +18,7 @@ MAX_DEPTH = 16  # levels of brackets
 MAX_LETTERS = 4  # letters that stand together and may be a product; more are a word
 
 _TOKEN = re.compile(
-    r"\s*(?:(?P<number>\d+(?:\.(?!\.)\d*)?|\.\d+)|(?P<row>\\\\)|(?P<command>\\[a-zA-Z]+)"
+    r"\s*(?:(?P<number>\d+(?:\.(?![.(a-zA-Z])\d*)?|\.\d+)|(?P<row>\\\\)|(?P<command>\\[a-zA-Z]+)"
     r"|(?P<sign>[<>]=|[-+*/^_(){}\[\]|!:<>=&'])|(?P<letter>[a-zA-Z]))"
 )
 _WORD = re.compile(rf"(?<![\\A-Za-z])[A-Za-z]{{{MAX_LETTERS + 1},}}")
@@ -239,7 +239,7 @@ class _Parser:
     def primary(self) -> Tree:
         token = self.take()
         if token[:1].isdigit() or token[:1] == ".":
-            return Fraction(token.rstrip("."))
+            return self.repeating(token) if "." in token and self.next == "\\overline" else Fraction(token.rstrip("."))
         if token.isalpha():
             return self.name(token)
         if token in _BRACKETS:
@@ -256,6 +256,17 @@ class _Parser:
             self.place -= 1
             return (kind, self.within(token, closing))
         return self.command(token)
+
+    def repeating(self, start: str) -> Tree:
+        """Read the period of a repeating decimal behind its other digits, as in `0.1\\overline{6}`."""
+        self.take()
+        self.expect("{")
+        period = self.take()
+        self.expect("}")
+        if not period.isdecimal():
+            raise Unreadable
+        unit = Fraction(1, 10 ** len(start.partition(".")[2]))
+        return Fraction(start.rstrip(".")) + unit * Fraction(int(period), 10 ** len(period) - 1)
 
     def name(self, name: str) -> Tree:
         """Read a name with its index and primes, such as `a_{n+1}` and `f''`, or a call of f, g or h."""
