@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from brorl_graders.base.foreign import VAST, record_object
+from brorl_graders.base.foreign import record_object
 
 from nemo_brorl.cluster.object_store import fetch_or_none
 from nemo_brorl.core.console import get_logger
@@ -34,6 +34,7 @@ from nemo_brorl.types import ScoredChunk
 
 UNFINISHED = ".partial"  # suffix of a folder that is being written
 STATE = "state.json"
+MAX_STATE = 1 << 30  # largest such file, in bytes
 GROUPS = "groups.npz"
 CUT_STEP = "cut_step.npz"
 # Rollouts of a cut step that are not fetched within this time are treated as lost, because the run has to end soon.
@@ -178,7 +179,7 @@ class Checkpoints:
         return None
 
     def _read(self, folder: Path) -> RunState:
-        state = record_object(folder / STATE, VAST)
+        state = record_object(folder / STATE, MAX_STATE)
         step = state.pop("step")
         groups = load_carriers(folder / GROUPS, CarriedGroups, OpenGroup)[0]
         return RunState(step, state, groups)

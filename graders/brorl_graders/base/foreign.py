@@ -114,7 +114,10 @@ def open_record(path: Path, most_bytes: int) -> BinaryIO:
     A link may lead to a file of its folder, or to a blob of the hub's cache. Raises RecordError for pipes, devices,
     other links and larger files, and OSError if there is no file or it may not be read.
     """
-    target = _target(path)
+    try:
+        target = _target(path)
+    except ValueError as error:
+        raise RecordError(path, f"no file has this name ({error})") from error
     # Without O_NONBLOCK a pipe without a writer would never open.
     descriptor = os.open(target, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

@@ -155,7 +155,7 @@ class ServiceClient:
 
 
 class _NoCookies(CookieJar):
-    """A jar that stays empty: a service's cookies would go to the other services of its host, and fill their requests."""
+    """A jar that stays empty. A service's cookies would go to other services of its host, and fill their requests."""
 
     def extract_cookies(self, response: Any, request: Any) -> None:
         """Leave the cookies of a reply alone."""
