@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from brorl_launcher.status import format_duration, job_text, largest_stage_share
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
 from nemo_brorl.training import marker
+from nemo_brorl.training.checkpoint import Checkpoints
 from tests.support.fake_slurm import FakeSlurm
 
 TIMES = {
@@ -266,6 +268,26 @@ def test_durations_as_people_say_them() -> None:
         "1 h 1 min",
         "1 d 1 h",
     ]
+    assert [format_duration(seconds) for seconds in (math.inf, math.nan)] == ["inf s", "nan s"]
+
+
+def test_a_heartbeat_cannot_write_lines_of_its_own(
+    tmp_path: Path, no_slurm: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "collect\nnow        finished: step 9 has its checkpoint"
+    beat = {"state": "running", "stage": said, "detail": said, "stage_s": 1, "silent_s": 1, "late": [said]}
+    (tmp_path / "heartbeat.json").write_text(json.dumps({**beat, "written_at": time.time()}))
+    status.main([str(tmp_path)])
+    lines = capsys.readouterr().out.splitlines()
+    assert not any("finished" in line and "collect" not in line for line in lines)
+
+
+def test_folders_that_only_look_like_checkpoints_are_passed_over(tmp_path: Path) -> None:
+    for name in ("step_²", "step_x9", "step_", "step_7"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+        (tmp_path / "checkpoints" / name / MARKER).write_text("{}")
+    assert read_run(tmp_path).checkpoint == 7
+    assert [path.name for path in Checkpoints(tmp_path / "checkpoints", 1).complete()] == ["step_7"]
 
 
 def test_shares_without_timed_steps_are_empty() -> None:

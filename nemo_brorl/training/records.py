@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from brorl_graders.base.foreign import MAX_LINE, VAST, read_json, record_lines
+from brorl_graders.base.payload import is_number
 
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.files import MALFORMED, append_line, naming, write_atomically
@@ -43,6 +44,16 @@ class JsonlSink:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of metrics.jsonl. Raises OSError and RecordError."""
+    return [as_metrics(row) for row in read_records(path)]
+
+
+def as_metrics(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of metrics with None, as `JsonlSink` has it, in place of what is no finite number."""
+    return {name: value if is_number(value) and math.isfinite(value) else None for name, value in row.items()}
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a JSONL file of metrics or events that have a step. Raises OSError and RecordError.
 
     Damaged rows, and rows that are half-written because the process was killed, are left out with one warning.
@@ -52,7 +63,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(record_lines(path, VAST), start=1):
         try:
             row = read_json(line, most_bytes=MAX_LINE)
-            rows.append({**row, "step": operator.index(row["step"])})
+            rows.append({**row, "step": int(operator.index(row["step"]))})
         except MALFORMED:
             left_out.append(str(number))
     if left_out:
@@ -65,7 +76,7 @@ def drop_after(path: Path, step: int | None) -> None:
     if not path.exists():
         return
     text = ""
-    for row in read_metrics(path):
+    for row in read_records(path):
         if step is not None and row["step"] <= step:
             text += json.dumps(row) + "\n"
     with naming(path):

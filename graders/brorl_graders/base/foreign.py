@@ -186,18 +186,30 @@ def record_lines(path: Path, most_bytes: int) -> Iterator[bytes]:
             yield line
 
 
+def inert_line(text: str) -> str:
+    """Return untrusted text as one line that is safe to show. A name with a line break would look like another line."""
+    return inert(text).replace("\n", "\\n")
+
+
 def inert(text: str) -> str:
     """Return untrusted text in a form that is safe to show on a terminal.
 
     Control characters, escape sequences, marks that change the writing direction and lone surrogates are escaped. Line
     breaks and tabs stay.
     """
-    if all(line.isprintable() for line in text.split("\n")):
-        return text
-    shown = []
-    for character in text:
+    return text.translate(_INERT)
+
+
+class _Inert(dict[int, str]):
+    """What is shown in place of each character, by its number, filled in as characters are met."""
+
+    def __missing__(self, number: int) -> str:
+        character = chr(number)
         is_strange = unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
         if is_strange and character not in "\n\t":
             character = character.encode("unicode_escape").decode("ascii")
-        shown.append(character)
-    return "".join(shown)
+        self[number] = character
+        return character
+
+
+_INERT = _Inert()
