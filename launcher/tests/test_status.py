@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from brorl_launcher import status
-from brorl_launcher.find_run import Target, find_target, run_of_script
+from brorl_launcher.find_run import Target, find_target, restarts_of, run_of_script
 from brorl_launcher.launch_folder import Folders, record_job
 from brorl_launcher.run_state import MARKER, last_rows, read_run
-from brorl_launcher.slurm import SlurmJob
+from brorl_launcher.slurm import SlurmJob, queued_jobs
 from brorl_launcher.status import format_duration, job_text, largest_stage_shares
 
 from nemo_brorl.core.errors import ConfigError
@@ -162,6 +162,13 @@ def test_the_jobs_of_a_run_with_slurm_s_reasons_in_words(
     assert "           102 PENDING (Dependency: waits for an earlier job of the chain)\n" in text
     assert "the log's last line: brorl 10:00:09: Ray is up on 8 nodes" in text
     assert "999" not in text
+
+
+def test_what_slurm_says_may_be_any_bytes(slurm: FakeSlurm) -> None:
+    (slurm.state / "queue").write_bytes(b"7|PENDING|0:00|1:00|N/A|1||\xff|x\n")
+    (slurm.state / "job_7").write_bytes(b"JobId=7 Restarts=\xc2\xb2 Comment=\xff\n")
+    assert queued_jobs(["7"])["7"].reason == "\ufffd|x"
+    assert restarts_of("7") == 0
 
 
 def test_jobs_that_have_ended_are_asked_for_one_by_one(

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from brorl_graders.base.foreign import MAX_LINE, VAST, read_json, record_lines
-from brorl_graders.base.payload import is_number
 
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.files import MALFORMED, append_line, naming, write_atomically
@@ -50,7 +49,11 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 def as_metrics(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row of metrics with None, as `JsonlSink` has it, in place of what is no finite number."""
-    return {name: value if is_number(value) and math.isfinite(value) else None for name, value in row.items()}
+    return {name: value if _is_finite(value) else None for name, value in row.items()}
+
+
+def _is_finite(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
