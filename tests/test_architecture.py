@@ -36,7 +36,6 @@ PARSES_JSON = {
     "brorl_graders.sandbox.program_process": "our own program on standard input",
     "brorl_graders.sandbox.sandbox": "the sandbox's own wire, with limits of its own",
     "brorl_graders.sandbox.trial_program": "our own targets on standard input",
-    "brorl_graders.processes.child": "the pool's own wire, with limits of its own",
 }
 # Modules that read files without `open_record`, and why. Files of runs, models and checkpoints may be a stranger's.
 READS_FILES = {
@@ -172,6 +171,12 @@ def _reads_a_file(call: ast.Call) -> bool:
     if name in ("read_text", "read_bytes"):
         return True
     return name == "open" and any(ast.unparse(argument) in ("'r'", "'rb'", "'ab+'") for argument in call.args)
+
+
+def test_what_has_digits_alone_can_be_converted() -> None:
+    """`²` is a digit to Python and no number to `int`. Names of files and jobs are numbers by `isdecimal`."""
+    users = {module for module, path in modules().items() if any(".isdigit" in call for call in calls_in(path))}
+    assert {user for user in users if not user.startswith("brorl_graders.verifiers.")} == set()
 
 
 def test_one_module_writes_to_the_terminal() -> None:

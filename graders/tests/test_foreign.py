@@ -102,6 +102,12 @@ def test_what_is_no_regular_file_inside_its_folder_is_refused_at_once(tmp_path: 
         open_record(folder / ".." / "run" / "private", MANY)
 
 
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+def test_a_name_that_no_file_can_have_is_an_error_of_the_folder(name: str, tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="no file has this name"):
+        open_record(tmp_path / name, MANY)
+
+
 def test_snapshots_and_older_downloads_of_the_hub_link_to_its_blobs(tmp_path: Path) -> None:
     model = tmp_path / "models--org--name"
     snapshot = model / "snapshots" / "abc"

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from brorl_graders.base.foreign import LARGE, RecordError, record_object
+from brorl_graders.base.foreign import LARGE, record_object
 
 from brorl_lab.paired_test import PairedTest, paired_test
 from nemo_brorl.core.errors import CheckpointError
-from nemo_brorl.core.files import why_unreadable
+from nemo_brorl.core.files import MALFORMED, why_unreadable
 from nemo_brorl.core.statistics import Float64, mean_of_means
 from nemo_brorl.evaluation.estimates import BOOTSTRAP_SEED
 from nemo_brorl.evaluation.identity import differing
@@ -27,7 +27,8 @@ class EvaluationScores:
 
     model: str
     confidence: float  # confidence of its intervals
-    benchmarks: Mapping[str, Mapping[str, Any]]  # entries of the file by benchmark
+    questions: Mapping[str, str]  # digest of the questions by benchmark
+    settings: Mapping[str, Mapping[str, Any]]  # settings by benchmark
     successes: Mapping[str, Successes]  # success rates by benchmark
 
 
@@ -51,22 +52,35 @@ def read_evaluation(path: Path) -> EvaluationScores:
     """
     try:
         record = record_object(path, LARGE)
-        successes: dict[str, Successes] = {}
-        for name, item in record["benchmarks"].items():
-            successes[name] = {uid: share_right(digits) for uid, digits in item["prompts"].items()}
-        return EvaluationScores(record["model"], record["confidence"], record["benchmarks"], successes)
+        items = record["benchmarks"].items()
+        return EvaluationScores(
+            str(record["model"]),
+            _share(record["confidence"]),
+            {name: str(item["questions"]) for name, item in items},
+            {name: dict(item["settings"]) for name, item in items},
+            {name: _successes(item["prompts"]) for name, item in items},
+        )
     except OSError as error:
         reason = why_unreadable(error)
         raise CheckpointError(f"{path} cannot be read ({reason}): pass the path of an evaluation.json") from error
-    except (RecordError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
+    except MALFORMED as error:
         raise CheckpointError(
             f"{path} is no evaluation.json of this version ({why_unreadable(error)}): evaluate that model again"
         ) from error
 
 
-def share_right(digits: str) -> float:
-    """Return the share of a prompt's samples that are right. `digits` has 1 for each right sample."""
-    return digits.count("1") / len(digits)
+def _share(value: Any) -> float:
+    number = float(value)
+    if not 0 < number < 1:
+        raise ValueError(f"{number} is no share")
+    return number
+
+
+def _successes(prompts: Mapping[str, str]) -> Successes:
+    """Return the share of right samples of each prompt, which has a digit for each sample, 1 for a right one."""
+    if not prompts:
+        raise ValueError("a benchmark has no prompts")
+    return {uid: digits.count("1") / len(digits) for uid, digits in prompts.items()}
 
 
 def compare_evaluations(
@@ -115,25 +129,32 @@ def _compare_strata(strata: Sequence[Float64], confidence: float, num_resamples:
 def _misfits(other: EvaluationScores, this: EvaluationScores) -> list[str]:
     """Return the reasons why two evaluations cannot be compared."""
     found = []
-    for name in sorted(this.benchmarks.keys() - other.benchmarks.keys()):
+    for name in sorted(this.successes.keys() - other.successes.keys()):
         found.append(f"the first has no {name}: evaluate both on the same benchmarks")
-    for name in sorted(other.benchmarks.keys() - this.benchmarks.keys()):
+    for name in sorted(other.successes.keys() - this.successes.keys()):
         found.append(f"the second has no {name}: evaluate both on the same benchmarks")
-    for name, item in this.benchmarks.items():
-        if name in other.benchmarks:
-            found.extend(_differences(name, other.benchmarks[name], item))
+    for name in this.successes:
+        if name in other.successes:
+            found.extend(_differences(name, other, this))
     return found
 
 
-def _differences(name: str, theirs: Mapping[str, Any], item: Mapping[str, Any]) -> Iterator[str]:
-    num_there = len(theirs["prompts"])
-    num_here = len(item["prompts"])
+def has_same_questions(name: str, other: EvaluationScores, this: EvaluationScores) -> bool:
+    """Return whether two models answered the same questions of a benchmark."""
+    is_same = other.questions.get(name) == this.questions[name]
+    return is_same and other.successes[name].keys() == this.successes[name].keys()
+
+
+def _differences(name: str, other: EvaluationScores, this: EvaluationScores) -> Iterator[str]:
+    num_there = len(other.successes[name])
+    num_here = len(this.successes[name])
     if num_there != num_here:
         yield f"{name} has {num_there} prompts in the first and {num_here} in the second: ask as many of both models"
-    elif theirs["questions"] != item["questions"]:
+    elif not has_same_questions(name, other, this):
         yield (
             f"{name} holds other questions or scores them otherwise: "
             f"evaluate both models on the same files and settings"
         )
-    for key in differing(theirs["settings"], item["settings"]):
-        yield f"{name} was asked with {key}={theirs['settings'].get(key)}, then with {item['settings'].get(key)}"
+    before, after = other.settings[name], this.settings[name]
+    for key in differing(before, after):
+        yield f"{name} was asked with {key}={before.get(key)}, then with {after.get(key)}"

@@ -144,7 +144,7 @@ def chosen_steps(run_folder: Path, text: str | None) -> list[int]:
     if text is None:
         return stored
     first, separator, last = text.partition("-")
-    if not first.isdigit() or (separator and not last.isdigit()):
+    if not first.isdecimal() or (separator and not last.isdecimal()):
         raise ConfigError(f"--steps {text}: pass K or K-J")
     wanted = range(int(first), int(last or first) + 1)
     steps = [step for step in stored if step in wanted]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from brorl_graders.base.foreign import LARGE, RecordError, open_record, read_json
+from brorl_graders.base.foreign import LARGE, open_record, read_json
 
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.core.files import why_unreadable
+from nemo_brorl.core.files import MALFORMED, why_unreadable
 from nemo_brorl.core.timeline import TimelineSpan
 from nemo_brorl.training.trace_files import FOLDER, MICRO, ROLLOUTS, Event, file_name, micros, steps_in
 
@@ -40,7 +39,7 @@ def read_spans(
     except FileNotFoundError as error:
         there = ", ".join(map(str, timeline_steps(run_folder))) or "none"
         raise DataError(f"{run_folder} has no timeline of step {step}; there are: {there}") from error
-    except (OSError, EOFError, RecordError, zlib.error, ValueError, KeyError, TypeError) as error:
+    except (OSError, *MALFORMED) as error:
         raise DataError(f"{path} is damaged: {why_unreadable(error)}") from error
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from brorl_graders.base.foreign import SMALL, VAST, open_record, record_text
+from brorl_graders.base.foreign import MAX_LINE, SMALL, VAST, open_record, record_text
 
 from brorl_launcher import slurm
 from brorl_launcher.command_line import command_parser
@@ -104,7 +104,7 @@ def choose_node(job: slurm.SlurmJob, wanted: str | None) -> str:
         return nodes[0]
     if wanted in nodes:
         return wanted
-    if wanted.isdigit() and int(wanted) < len(nodes):
+    if wanted.isdecimal() and int(wanted) < len(nodes):
         return nodes[int(wanted)]
     raise ConfigError(
         f"--node {wanted}: job {job.id} has {', '.join(nodes)}: pass one of these, or a number from 0 to "
@@ -248,13 +248,9 @@ def read_appended_text(
 
 
 def last_lines(path: Path, number: int) -> list[str]:
-    """Return the last `number` lines of a file, reading it from its end."""
+    """Return the last `number` lines of a file, at most its last 16 MiB."""
     with open_record(path, VAST) as file:
-        position = file.seek(0, 2)
-        tail = b""
-        while position > 0 and tail.count(b"\n") <= number:
-            step = min(BLOCK, position)
-            position -= step
-            file.seek(position)
-            tail = file.read(step) + tail
+        size = file.seek(0, 2)
+        file.seek(max(size - MAX_LINE, 0))
+        tail = file.read(MAX_LINE)
     return without_colours(tail.decode("utf-8", errors="replace")).splitlines()[-number:] if number else []

@@ -117,7 +117,7 @@ def _noted_jobs(run: Path) -> list[str]:
     for root in {Path.cwd(), code_root()}:
         for path in (root / JOBS).glob(f"*/{SETTINGS}"):
             identity = path.parent.name
-            if identity.isdigit() and _run_in_settings(path) == run:
+            if identity.isdecimal() and _run_in_settings(path) == run:
                 ids.append(identity)
     return ids
 
@@ -155,7 +155,7 @@ def _script_in(command: str) -> str:
 def restarts_of(identity: str) -> int:
     """Return how many times Slurm requeued a job, or 0 when Slurm has no record of it."""
     number = slurm.show_job(identity).get("Restarts", "0")
-    return int(number) if number.isdigit() else 0
+    return int(number) if number.isdecimal() else 0
 
 
 def newest_log(target: Target) -> Path | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class Folders:
 
     def all_launches(self) -> list[Path]:
         """Return the run's launch folders (settings, code and job script), oldest first, the current one last."""
-        earlier = [path for path in self.run.glob("launch_*") if path.name.removeprefix("launch_").isdigit()]
+        earlier = [path for path in self.run.glob("launch_*") if path.name.removeprefix("launch_").isdecimal()]
         earlier.sort(key=lambda path: int(path.name.removeprefix("launch_")))
         if self.launch.is_dir():
             earlier.append(self.launch)
@@ -78,6 +79,9 @@ def read_jobs(path: Path) -> list[dict[str, Any]]:
 def _is_job(row: Any) -> bool:
     """Return whether a row of `jobs.jsonl` has the id of a Slurm job and valid arguments of its script."""
     if not isinstance(row, dict) or not isinstance(row.get("job"), str):
+        return False
+    # Slurm's commands get the id as an argument, and must not take it for an option.
+    if not re.fullmatch("[0-9]{1,18}", row["job"]):
         return False
     arguments = row.get("arguments", [])
     return isinstance(arguments, list) and all(isinstance(argument, str) for argument in arguments)

@@ -16,6 +16,7 @@ from brorl_launcher.launch_folder import read_jobs
 from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.core.recorded_yaml import read_record, setting_of
 from nemo_brorl.core.step_time import step_seconds
+from nemo_brorl.training.records import as_metrics
 
 TAIL_BYTES = 1 << 20  # part of metrics.jsonl that is read; a row has a few KiB
 PACE_STEPS = 10  # last steps that the mean step time covers, validations and checkpoints included
@@ -130,8 +131,8 @@ def last_rows(path: Path, num_bytes: int = TAIL_BYTES) -> list[Row]:
             row = read_json(line, most_bytes=num_bytes)
         except MALFORMED:
             continue
-        if isinstance(row, dict) and isinstance(row.get("step"), int):
-            rows.append({name: value for name, value in row.items() if isinstance(value, int | float)})
+        if isinstance(row, dict) and type(row.get("step")) is int:
+            rows.append({name: value for name, value in as_metrics(row).items() if value is not None})
     return rows
 
 
@@ -140,7 +141,7 @@ def newest_checkpoint(folder: Path) -> tuple[int | None, float | None]:
     found = {}
     for marker in (folder / "checkpoints").glob(f"step_*/{MARKER}"):
         number = marker.parent.name.removeprefix("step_")
-        if number.isdigit():
+        if number.isdecimal():
             found[int(number)] = marker
     if not found:
         return None, None
@@ -161,7 +162,7 @@ def max_steps(folder: Path) -> int | None:
     if jobs:
         for argument in reversed(jobs[-1].get("arguments", [])):
             number = argument.removeprefix(MAX_STEPS)
-            if number != argument and number.isdigit():
+            if number != argument and number.isdecimal():
                 return int(number)
     for path in (folder / "launch" / "config.yaml", folder / "config.yaml"):
         try:

@@ -77,6 +77,7 @@ def _call(
             input=stdin,
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=TIMEOUT_S,
             check=False,
             env=_environment() | dict(variables or {}),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from brorl_graders.base.foreign import VAST, open_record
+from brorl_graders.base.foreign import VAST, inert_line, open_record
 
 from brorl_launcher import slurm
 from brorl_launcher.command_line import command_parser
@@ -112,7 +113,7 @@ def describe(target: Target, run: RunStatus | None, now: float) -> list[str]:
 
 
 def _line(name: str, text: str) -> str:
-    return f"{name:<11}{text}"
+    return f"{name:<11}{inert_line(text)}"
 
 
 def _job_lines(target: Target) -> list[str]:
@@ -137,7 +138,7 @@ def job_text(job: slurm.SlurmJob, restarts: int) -> str:
             text += f" ({job.reason})"
     else:
         text += f" ({why_it_waits(job)})"
-        if job.start[:1].isdigit():
+        if job.start[:1].isdecimal():
             text += f", expected to start {job.start}"
     if restarts == 1:
         text += ", requeued once"
@@ -251,6 +252,8 @@ def _number(value: float | None, form: str) -> str:
 
 def format_duration(seconds: float) -> str:
     """Return a duration in seconds as text, such as 45 s, 3 h 20 min or 2 d 4 h."""
+    if not math.isfinite(seconds):
+        return f"{seconds} s"
     if seconds < 10:
         return f"{max(seconds, 0.0):.1f} s"
     if seconds < 90:

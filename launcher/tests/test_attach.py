@@ -162,3 +162,11 @@ def test_last_lines_are_found_across_blocks(tmp_path: Path) -> None:
     assert [line.split(" ")[0] for line in last_lines(path, 3)] == ["2", "3", "4"]
     assert len(last_lines(path, 99)) == 5
     assert last_lines(path, 0) == []
+
+
+def test_of_a_log_that_is_one_endless_line_the_end_is_shown(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.touch()
+    os.truncate(path, 1 << 40)
+    [line] = last_lines(path, 3)
+    assert len(line) == 1 << 24

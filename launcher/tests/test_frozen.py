@@ -193,6 +193,13 @@ def test_a_half_written_row_of_jobs_is_left_out(tmp_path: Path) -> None:
     assert read_jobs(tmp_path / "jobs.jsonl") == [{"job": "1"}]
 
 
+@pytest.mark.parametrize("job", ["--help", "-M", "x", "", "1,2", "²", 1])
+def test_a_job_without_a_number_is_no_job(job: object, tmp_path: Path) -> None:
+    """Slurm's commands get the number as an argument."""
+    (tmp_path / "jobs.jsonl").write_text(json.dumps({"job": job}) + "\n" + json.dumps({"job": "1"}))
+    assert read_jobs(tmp_path / "jobs.jsonl") == [{"job": "1"}]
+
+
 def test_relative_paths_are_those_of_the_folder_it_was_called_in(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     config = BroRLConfig()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -11,15 +12,16 @@ from typing import Any
 
 import pytest
 from brorl_launcher import status
-from brorl_launcher.find_run import Target, find_target, run_of_script
+from brorl_launcher.find_run import Target, find_target, restarts_of, run_of_script
 from brorl_launcher.launch_folder import Folders, record_job
 from brorl_launcher.run_state import MARKER, last_rows, read_run
-from brorl_launcher.slurm import SlurmJob
+from brorl_launcher.slurm import SlurmJob, queued_jobs
 from brorl_launcher.status import format_duration, job_text, largest_stage_shares
 
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
 from nemo_brorl.training import marker
+from nemo_brorl.training.checkpoint import Checkpoints
 from tests.support.fake_slurm import FakeSlurm
 
 TIMES = {
@@ -162,6 +164,13 @@ def test_the_jobs_of_a_run_with_slurm_s_reasons_in_words(
     assert "999" not in text
 
 
+def test_what_slurm_says_may_be_any_bytes(slurm: FakeSlurm) -> None:
+    (slurm.state / "queue").write_bytes(b"7|PENDING|0:00|1:00|N/A|1||\xff|x\n")
+    (slurm.state / "job_7").write_bytes(b"JobId=7 Restarts=\xc2\xb2 Comment=\xff\n")
+    assert queued_jobs(["7"])["7"].reason == "\ufffd|x"
+    assert restarts_of("7") == 0
+
+
 def test_jobs_that_have_ended_are_asked_for_one_by_one(
     tmp_path: Path, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -266,6 +275,26 @@ def test_durations_as_people_say_them() -> None:
         "1 h 1 min",
         "1 d 1 h",
     ]
+    assert [format_duration(seconds) for seconds in (math.inf, math.nan)] == ["inf s", "nan s"]
+
+
+def test_a_heartbeat_cannot_write_lines_of_its_own(
+    tmp_path: Path, no_slurm: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "collect\nnow        finished: step 9 has its checkpoint"
+    beat = {"state": "running", "stage": said, "detail": said, "stage_s": 1, "silent_s": 1, "late": [said]}
+    (tmp_path / "heartbeat.json").write_text(json.dumps({**beat, "written_at": time.time()}))
+    status.main([str(tmp_path)])
+    lines = capsys.readouterr().out.splitlines()
+    assert not any("finished" in line and "collect" not in line for line in lines)
+
+
+def test_folders_that_only_look_like_checkpoints_are_passed_over(tmp_path: Path) -> None:
+    for name in ("step_²", "step_x9", "step_", "step_7"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+        (tmp_path / "checkpoints" / name / MARKER).write_text("{}")
+    assert read_run(tmp_path).checkpoint == 7
+    assert [path.name for path in Checkpoints(tmp_path / "checkpoints", 1).complete()] == ["step_7"]
 
 
 def test_shares_without_timed_steps_are_empty() -> None:

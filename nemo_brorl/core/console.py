@@ -22,7 +22,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from brorl_graders.base.foreign import inert
+from brorl_graders.base.foreign import inert, inert_line
 
 from nemo_brorl.core.table_layout import fitted, records, wrap
 
@@ -249,8 +249,8 @@ class Console:
         `styles`: rich's style of cells by their text, for example {"fail": "bold red"}.
         """
         self.clear()
-        header = _in_cells(header)
-        rows = [_in_cells(row) for row in rows]
+        header = list(map(inert_line, header))
+        rows = [list(map(inert_line, row)) for row in rows]
         is_drawn_here = is_drawn(sys.stdout)
         width = screen_width() if sys.stdout.isatty() or "COLUMNS" in os.environ else sys.maxsize
         parts = fitted(header, rows, text_columns, width, DRAWN_GAP if is_drawn_here else GAP)
@@ -292,11 +292,6 @@ def _broken(text: str, stream: TextIO) -> str:
 def screen_width() -> int:
     """Return the number of columns of the terminal, or `NARROW` when it does not say it."""
     return shutil.get_terminal_size((NARROW, 24)).columns
-
-
-def _in_cells(row: Sequence[str]) -> list[str]:
-    # A name with a line break would look like another row.
-    return [inert(cell).replace("\n", "\\n") for cell in row]
 
 
 def draw_table(

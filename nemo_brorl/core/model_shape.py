@@ -287,7 +287,7 @@ def _rope_from(config: Mapping[str, Any], family: Family, path: Path) -> Rope:
     rope = Rope(base, kind, is_interleaved=family.has_interleaved_rope, rotated_share=_finite(rotated))
     if kind == "default":
         return rope
-    factor = _finite(table["factor"])
+    factor = _positive(table["factor"])
     if kind == "linear":
         return replace(rope, factor=factor)
     given = config.get("original_max_position_embeddings") or table.get("original_max_position_embeddings")

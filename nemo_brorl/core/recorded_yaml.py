@@ -22,6 +22,7 @@ from nemo_brorl.core.files import MALFORMED
 MAX_BYTES = SMALL
 MAX_NODES = 100_000
 MAX_DEPTH = 32
+MAX_NUMBER = 64  # characters
 
 # Numbers as OmegaConf writes and reads them: 1e-6 is a number, and times and dates are texts.
 _INT = re.compile(r"[-+]?(?:0b[01_]+|0[0-7_]+|0x[0-9a-fA-F_]+|0|[1-9][0-9_]*)$")
@@ -85,14 +86,14 @@ def read_record(path: Path) -> dict[str, Any]:
     return record or {}
 
 
-def _excess(text: str) -> str:
+def _excess(content: str) -> str:
     """Return why a run folder's YAML text is refused, or "" if it is acceptable.
 
-    Refused are aliases, anchors, tags, and texts that are nested too deeply or have too many values.
+    Refused are aliases, anchors, tags, long numbers, and texts that are nested too deeply or have too many values.
     """
     num_nodes = 0
     depth = 0
-    for event in yaml.parse(text, Loader):
+    for event in yaml.parse(content, Loader):
         anchor = getattr(event, "anchor", None)
         tag = getattr(event, "tag", None)
         if isinstance(event, yaml.AliasEvent) or anchor is not None:
@@ -106,6 +107,10 @@ def _excess(text: str) -> str:
             return f"it is more than {MAX_DEPTH} levels deep"
         if num_nodes > MAX_NODES:
             return f"it has more than {MAX_NODES:,} values"
+        # Python reads hexadecimal numbers of any length, and writes none of more than 4,300 digits.
+        text = getattr(event, "value", "")
+        if len(text) > MAX_NUMBER and (_INT.match(text) or _FLOAT.match(text)):
+            return f"it has a number of more than {MAX_NUMBER} characters"
     return ""
 
 

@@ -34,6 +34,7 @@ Tools = Sequence[Mapping[str, Any]]  # functions by name, each with a JSON schem
 EXAMPLE = tuple(
     {"role": role, "content": "text"} for role in ("system", "user", "assistant", "user")
 )  # of it the turn marks of a template are read
+MAX_ID = 1 << 31  # of tokens, which are stored in 32 bits
 SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
@@ -248,7 +249,7 @@ def stop_tokens_in(folder: Path) -> tuple[str, list[Any]]:
 
 def _stop_ids(backend: tokenizers.Tokenizer, special_tokens: Mapping[str, str], folder: Path) -> frozenset[int]:
     ids = [*stop_tokens_in(folder)[1], backend.token_to_id(special_tokens.get("eos_token", ""))]
-    return frozenset(token_id for token_id in ids if isinstance(token_id, int))
+    return frozenset(token_id for token_id in ids if type(token_id) is int and 0 <= token_id < MAX_ID)
 
 
 def _special_tokens(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,10 @@ from nemo_brorl.core.model_folder import check_model_file, model_object
 if TYPE_CHECKING:
     import tokenizers
 
-MAX_GROWTH = 1000  # most characters that a normalizer may write for one
+MAX_GROWTH = 1000  # most characters, or tokens, that a part of a tokenizer may write for one
+# What a replacement, a prefix and a template write, and the lists of parts that work one after another.
+WRITTEN = ("content", "prepend", "single", "ids")
+PARTS = ("normalizers", "processors", "decoders")
 _OLD_FILES = frozenset(["tokenizer.model", "spiece.model", "vocab.json", "vocab.txt"])
 
 
@@ -21,12 +25,20 @@ def load_backend(folder: Path) -> tokenizers.Tokenizer:
     Raises ModelError when it is missing or unreadable.
     """
     path = folder / "tokenizer.json"
-    backend = _read_backend(path) if path.exists() else _convert_backend(folder)
-    # A file that was saved after a training run may still cut every text, or fill it up.
-    backend.no_truncation()
-    backend.no_padding()
+    try:
+        backend = _read_backend(path) if path.exists() else _convert_backend(folder)
+        # A file that was saved after a training run may still cut every text, or fill it up.
+        backend.no_truncation()
+        backend.no_padding()
+        backend.encode("1 + 1")
+        tokens = backend.encode("1 + 1", add_special_tokens=False).ids
+    except (KeyboardInterrupt, SystemExit, ModelError):
+        raise
+    # The library's panics are no exceptions.
+    except BaseException as error:
+        raise ModelError(f"the tokenizer in {str(folder)!r} cannot be read: {error}") from error
     # transformers makes a tokenizer without tokens of an empty file.
-    if not backend.encode("1 + 1", add_special_tokens=False).ids:
+    if not tokens:
         raise ModelError(
             f"the tokenizer in {str(folder)!r} gives no tokens for the text '1 + 1': its files are damaged"
         )
@@ -39,29 +51,25 @@ def _read_backend(path: Path) -> tokenizers.Tokenizer:
     settings = model_object(path)
     if "model" not in settings:
         raise ModelError(f"{path} is not a tokenizer: it has no 'model' entry")
-    growth = _growth(settings.get("normalizer"))
-    if growth > MAX_GROWTH:
-        raise ModelError(
-            f"{path}: its normalizer writes up to {growth:,.0f} characters for one, {MAX_GROWTH} are allowed"
-        )
-    try:
-        backend = Tokenizer.from_file(str(path))
-        backend.encode("1 + 1")
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:
-        raise ModelError(f"{path} is not a tokenizer: {error}") from error
-    return backend
+    for name in ("normalizer", "post_processor", "decoder"):
+        growth = _growth(settings.get(name))
+        if growth > MAX_GROWTH:
+            raise ModelError(f"{path}: its {name} writes up to {growth:,.0f} for one, {MAX_GROWTH} are allowed")
+    return Tokenizer.from_file(str(path))
 
 
-def _growth(normalizer: Any) -> float:
-    """Return how many characters a tokenizer's replacements may write for one. A library without memory aborts."""
-    if not isinstance(normalizer, dict):
+def _growth(part: Any) -> float:
+    """Return how many characters or tokens a part of a tokenizer may write for one. A library without memory aborts."""
+    if not isinstance(part, dict):
         return 1
-    growth: float = max(len(str(normalizer.get("content", ""))), 1)
-    parts = normalizer.get("normalizers")
-    for part in parts if isinstance(parts, list) else ():
-        growth *= _growth(part)
+    growth = 1.0
+    for name, value in part.items():
+        if name in WRITTEN and isinstance(value, str | list):
+            growth *= max(len(value), 1)
+        elif name in PARTS and isinstance(value, list):
+            growth *= math.prod(map(_growth, value))
+        elif name == "special_tokens" and isinstance(value, dict):
+            growth *= max(map(_growth, value.values()), default=1)
     return growth
 
 
@@ -79,8 +87,5 @@ def _convert_backend(folder: Path) -> tokenizers.Tokenizer:
             check_model_file(path)
     from transformers import AutoTokenizer
 
-    try:
-        # Without this argument, transformers asks on the terminal whether code of the folder may run.
-        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False).backend_tokenizer
-    except Exception as error:
-        raise ModelError(f"the tokenizer in {str(folder)!r} cannot be read: {error}") from error
+    # Without this argument, transformers asks on the terminal whether code of the folder may run.
+    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False).backend_tokenizer

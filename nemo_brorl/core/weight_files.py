@@ -6,25 +6,25 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from brorl_graders.base.foreign import VAST, RecordError, open_record, read_json, record_object
+from brorl_graders.base.foreign import VAST, RecordError, open_record, read_json
 
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import ModelError
 from nemo_brorl.core.files import why_unreadable
-from nemo_brorl.core.model_folder import MAX_JSON
+from nemo_brorl.core.model_folder import shard_names
 from nemo_brorl.core.model_shape import ModelShape, hf_shapes, read_model_shape
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack")
-MAX_HEADER = 1 << 28  # largest safetensors header in bytes
+MAX_HEADER = 100_000_000  # largest safetensors header in bytes, as the library has it
 MAX_NAMED = 4  # faults in one message
 POINTER = b"version https://git-lfs"  # first bytes of a Git LFS pointer
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
-TRAINED = ("BF16", "F16", "F32", "F64")
-# Bytes of a number by its type, and the bits that are all set in a NaN or an infinity.
-EXPONENTS = {"BF16": (2, 0x7F80), "F16": (2, 0x7C00), "F32": (4, 0x7F800000)}
+TRAINED = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8}  # bytes of a number, by its type
+# Bits that are all set in a NaN or an infinity.
+EXPONENTS = {"BF16": 0x7F80, "F16": 0x7C00, "F32": 0x7F800000}
 HARMLESS = ("rotary_emb.inv_freq", "masked_bias")  # ends of names of tensors that follow from the config
 BLOCK = 1 << 16  # bytes compared at a time
 MAX_BLOCKS = 4096  # blocks of one tensor that are compared
@@ -75,15 +75,14 @@ def folder_faults(folder: Path, shape: ModelShape) -> Iterator[str]:
 
 def weight_faults(folder: Path, shape: ModelShape) -> Iterator[str]:
     """Yield the faults of a model's weights: files that are missing, cut short, or do not fit its config."""
-    index = folder / "model.safetensors.index.json"
     shards = sorted(folder.glob("*.safetensors"))
-    if index.is_file():
-        try:
-            weight_map = record_object(index, MAX_JSON)["weight_map"]
-            named = set(weight_map.values())
-        except (OSError, RecordError, KeyError, AttributeError, TypeError) as error:
-            yield f"{index.name} cannot be read ({why_unreadable(error)})"
-            return
+    try:
+        names = shard_names(folder)
+    except ModelError as error:
+        yield str(error)
+        return
+    if names is not None:
+        named = set(names.values())
         there = {path.name for path in shards}
         for name in sorted(named - there):
             yield f"{name} is missing"
@@ -151,12 +150,12 @@ def _not_finite(tensors: Mapping[str, StoredTensor]) -> Iterator[str]:
         # A login node may lack it.
         return
     for name, tensor in tensors.items():
-        size, exponent = EXPONENTS.get(tensor.dtype, (0, 0))
-        if size == 0:
+        exponent = EXPONENTS.get(tensor.dtype)
+        if exponent is None:
             continue
         with open_record(tensor.path, VAST) as file:
             file.seek(tensor.start)
-            found = np.frombuffer(file.read(min(BLOCK, tensor.end - tensor.start)), f"<u{size}")
+            found = np.frombuffer(file.read(min(BLOCK, tensor.end - tensor.start)), f"<u{TRAINED[tensor.dtype]}")
         if ((found & exponent) == exponent).any():
             yield f"{name} holds NaN or infinite numbers: take the weights of an earlier step"
 
@@ -186,18 +185,32 @@ def read_shard(path: Path) -> dict[str, StoredTensor]:
         raise ShardError("is no safetensors file")
     header.pop("__metadata__", None)
     begin = 8 + length
-    found = {}
     try:
-        for name, entry in header.items():
-            start, end = entry["data_offsets"]
-            shape = tuple(int(number) for number in entry["shape"])
-            found[name] = StoredTensor(path, str(entry["dtype"]), shape, begin + int(start), begin + int(end))
+        found = {name: _stored(path, entry, begin) for name, entry in header.items()}
     except (KeyError, TypeError, ValueError) as error:
         raise ShardError(f"has a damaged header ({error!r:.80})") from error
-    whole = max((tensor.end for tensor in found.values()), default=begin)
+    whole = begin
+    for name, tensor in sorted(found.items(), key=lambda item: item[1][-2:]):
+        if tensor.start != whole:
+            raise ShardError(f"has a damaged header: {name!r:.80} does not begin where the tensor before it ends")
+        whole = tensor.end
     if size != whole:
         raise ShardError(f"has {size:,} bytes and its header speaks of {whole:,}: it was cut short")
     return found
+
+
+def _stored(path: Path, entry: Mapping[str, Any], begin: int) -> StoredTensor:
+    """Return a tensor by its entry in a safetensors header, whose data begin at byte `begin`.
+
+    Raises KeyError, TypeError or ValueError for an entry that describes no tensor.
+    """
+    (start, end), shape, dtype = entry["data_offsets"], tuple(entry["shape"]), str(entry["dtype"])
+    if not all(type(number) is int and number >= 0 for number in (start, end, *shape)):
+        raise ValueError("its sizes are no whole numbers")
+    num_bytes = math.prod(shape) * TRAINED[dtype] if dtype in TRAINED else max(end - start, 0)
+    if end - start != num_bytes:
+        raise ValueError(f"{end - start} bytes for {_by(shape)} numbers")
+    return StoredTensor(path, dtype, shape, begin + start, begin + end)
 
 
 def _differ(one: StoredTensor, other: StoredTensor) -> bool:

@@ -9,6 +9,7 @@ template raises before a run.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from nemo_brorl.config.data import SourceConfig
 from nemo_brorl.core.errors import ModelError
 from nemo_brorl.core.tokenizer import ChatTokenizer, Messages, Tools
 
-MARK = "brorl7a1c"  # placeholder for the model's text; no template contains it
+MARK = f"brorl{secrets.token_hex(8)}"  # placeholder for the model's text, which no template or response contains
 QUESTION = ({"role": "user", "content": "a question"},)
 THOUGHT = f"<think>\nof {MARK}\n</think>\n\nanswer {MARK}"
 MAX_SHOWN = 60  # characters
@@ -50,6 +51,7 @@ class TurnTokens:
         (`is_stopped`) is included in them and not repeated. Raises ModelError when the chat template rejects the
         observation.
         """
+        observation = [{**message, "content": _valid(message["content"])} for message in observation]
         if self.tokenizer.chat_template is None:
             text = "\n\n".join(message["content"] for message in observation)
             return self.tokenizer.encode(WITHOUT_TEMPLATE.format(text))
@@ -147,6 +149,11 @@ class QuestionCheck:
         if written not in self._passed:
             self.turn_tokens.check(tools, ["tool"] if tools else ["user"])
             self._passed.add(written)
+
+
+def _valid(text: str) -> str:
+    """Return a text without half surrogates, which JSON of a response may have and no tokenizer takes."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _common(text: str, other: str) -> int:

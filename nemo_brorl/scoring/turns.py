@@ -15,9 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 from brorl_graders.environments.host import EpisodeHost
-from brorl_graders.environments.protocol import EpisodeOutcome, EpisodeStep, TurnSize
+from brorl_graders.environments.protocol import EpisodeOutcome, EpisodeStep, TurnSize, failed_outcome
 
 from nemo_brorl.config.rewards import RewardsConfig
+from nemo_brorl.core.errors import ModelError
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.scoring.evidence import evidence_of_episodes
 from nemo_brorl.scoring.response_arrays import (
@@ -133,8 +134,8 @@ class TurnJudge:
         """
         steps = list(self._steps(chunk, data))
         outcomes = self._stepped(steps)
-        record = _extended(chunk, data, outcomes)
         observations = self._observations(chunk, data, outcomes)
+        record = _extended(chunk, data, outcomes)
         unfinished_rows: list[int] = []
         ended: list[int] = []
         episodes: list[str] = []
@@ -267,9 +268,12 @@ class TurnJudge:
         self,
         chunk: RolloutChunk,
         data: ChunkArrays,
-        outcomes: Sequence[EpisodeOutcome],
+        outcomes: list[EpisodeOutcome],
     ) -> list[list[int]]:
-        """Return the tokens of the environment's newest observation by trajectory, empty where a trajectory ends."""
+        """Return the tokens of the environment's newest observation by trajectory, empty where a trajectory ends.
+
+        A trajectory whose observation the chat template refuses has failed, and gets such an outcome in `outcomes`.
+        """
         prompt = chunk.request.prompt
         limit = chunk.request.sampling.max_tokens
         observations: list[list[int]] = []
@@ -279,12 +283,13 @@ class TurnJudge:
             is_over = outcome.has_ended or outcome.truncated or outcome.error
             if is_over or len(response) >= limit:
                 continue
-            tokens = self.tokens.after(
-                prompt.messages,
-                response.tolist(),
-                bool(chunk.is_stopped[row]),
-                outcome.observation,
-            )
+            is_stopped = bool(chunk.is_stopped[row])
+            try:
+                tokens = self.tokens.after(prompt.messages, response.tolist(), is_stopped, outcome.observation)
+            except ModelError as error:
+                # What the response says may have made the observation what it is, and must not end the run.
+                outcomes[row] = failed_outcome(str(error))
+                continue
             if len(response) + len(tokens) < limit:
                 observations[row] = tokens
         return observations

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from brorl_graders.base.foreign import VAST, record_object
+from brorl_graders.base.foreign import RecordError, record_object
 
 from nemo_brorl.cluster.object_store import fetch_or_none
 from nemo_brorl.core.console import get_logger
@@ -34,6 +34,7 @@ from nemo_brorl.types import ScoredChunk
 
 UNFINISHED = ".partial"  # suffix of a folder that is being written
 STATE = "state.json"
+MAX_STATE = 1 << 30  # largest such file, in bytes
 GROUPS = "groups.npz"
 CUT_STEP = "cut_step.npz"
 # Rollouts of a cut step that are not fetched within this time are treated as lost, because the run has to end soon.
@@ -147,7 +148,8 @@ class Checkpoints:
         A complete checkpoint has a marker file, written last, that fits the sizes of all files. Folders that could not
         be read are left out. Others without a fitting marker are named in a warning.
         """
-        folders = [folder for folder in self.folder.glob("step_*[0-9]") if folder not in self.unreadable]
+        folders = [folder for folder in self.folder.glob("step_*") if folder.name.removeprefix("step_").isdecimal()]
+        folders = [folder for folder in folders if folder not in self.unreadable]
         folders.sort(key=step_of, reverse=True)
         return [folder for folder in folders if is_complete(folder)]
 
@@ -165,7 +167,7 @@ class Checkpoints:
                 run = self._read(folder)
                 read_policy(folder / "policy")
             # All errors that a damaged or older file can cause. The checkpoint before may be intact.
-            except (CheckpointError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            except (CheckpointError, RecordError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 log.warning("checkpoint %s cannot be read (%s); trying the one before", folder, error)
                 self.unreadable.add(folder)
             else:
@@ -178,7 +180,7 @@ class Checkpoints:
         return None
 
     def _read(self, folder: Path) -> RunState:
-        state = record_object(folder / STATE, VAST)
+        state = record_object(folder / STATE, MAX_STATE)
         step = state.pop("step")
         groups = load_carriers(folder / GROUPS, CarriedGroups, OpenGroup)[0]
         return RunState(step, state, groups)

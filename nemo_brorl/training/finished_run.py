@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from brorl_graders.base.foreign import LARGE, RecordError, record_object
+from brorl_graders.base.foreign import RecordError, record_object
 
 from nemo_brorl.core.files import MALFORMED
-from nemo_brorl.training.checkpoint import STATE, Checkpoints
+from nemo_brorl.training.checkpoint import MAX_STATE, STATE, Checkpoints
 from nemo_brorl.training.tables import PASS_AT_1
 
 
@@ -26,7 +26,7 @@ def saved_step(checkpoints: Path) -> int:
 
 def saved_state(checkpoints: Path) -> Mapping[str, Any]:
     """Return the state in the newest complete checkpoint. Raises OSError or RecordError when it cannot be read."""
-    return record_object(checkpoints / f"step_{saved_step(checkpoints)}" / STATE, LARGE)
+    return record_object(checkpoints / f"step_{saved_step(checkpoints)}" / STATE, MAX_STATE)
 
 
 def finished_line(run_folder: Path, max_steps: int, setting: str = "") -> str | None:

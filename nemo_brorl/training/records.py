@@ -43,6 +43,20 @@ class JsonlSink:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of metrics.jsonl. Raises OSError and RecordError."""
+    return [as_metrics(row) for row in read_records(path)]
+
+
+def as_metrics(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of metrics with None, as `JsonlSink` has it, in place of what is no finite number."""
+    return {name: value if _is_finite(value) else None for name, value in row.items()}
+
+
+def _is_finite(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a JSONL file of metrics or events that have a step. Raises OSError and RecordError.
 
     Damaged rows, and rows that are half-written because the process was killed, are left out with one warning.
@@ -52,7 +66,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(record_lines(path, VAST), start=1):
         try:
             row = read_json(line, most_bytes=MAX_LINE)
-            rows.append({**row, "step": operator.index(row["step"])})
+            rows.append({**row, "step": int(operator.index(row["step"]))})
         except MALFORMED:
             left_out.append(str(number))
     if left_out:
@@ -65,7 +79,7 @@ def drop_after(path: Path, step: int | None) -> None:
     if not path.exists():
         return
     text = ""
-    for row in read_metrics(path):
+    for row in read_records(path):
         if step is not None and row["step"] <= step:
             text += json.dumps(row) + "\n"
     with naming(path):

@@ -82,7 +82,7 @@ def steps_in(folder: Path) -> list[int]:
     steps: list[int] = []
     for path in folder.glob(f"{PREFIX}*{SUFFIX}"):
         number = path.name.removeprefix(PREFIX).removesuffix(SUFFIX)
-        if number.isdigit():
+        if number.isdecimal():
             steps.append(int(number))
     return sorted(steps)
 
@@ -164,7 +164,7 @@ def _lane_order(lane: Lane) -> tuple[bool, list[tuple[int, str]], list[tuple[int
 
 def _words(name: str) -> list[tuple[int, str]]:
     """Split a process's name into words that sort numbers by value, so that engine 2 comes before engine 10."""
-    return [(int(word), "") if word.isdigit() else (-1, word) for word in name.split()]
+    return [(int(word), "") if word.isdecimal() else (-1, word) for word in name.split()]
 
 
 def _names(lane_ids: LaneIds) -> Iterator[Event]:

@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from nemo_brorl.core.errors import ModelError
-from nemo_brorl.core.model_folder import check_model_file, model_object
+from nemo_brorl.core.model_folder import check_model_file, shard_names
 from nemo_brorl.core.model_shape import ModelShape, hf_shapes
 from nemo_brorl.weights.names import NamedTensors, local_slots
 from nemo_brorl.weights.parameters import fill
@@ -60,21 +60,14 @@ def tensor_files(folder: Path) -> dict[str, Path]:
     Raises ModelError when the folder has no safetensors file, the file is not complete, or the index names a file
     elsewhere.
     """
-    index = folder / "model.safetensors.index.json"
-    if index.exists():
-        weight_map = model_object(index).get("weight_map")
-        if not isinstance(weight_map, dict) or not all(_is_name(file) for file in weight_map.values()):
-            raise ModelError(f"{index}: its weight_map does not name a file of this folder for each tensor")
-        return {name: folder / file for name, file in weight_map.items()}
+    names = shard_names(folder)
+    if names is not None:
+        return {name: folder / file for name, file in names.items()}
     path = folder / "model.safetensors"
     if not path.exists():
         raise ModelError(f"{folder} holds neither model.safetensors nor model.safetensors.index.json")
     with _open(path) as opened:
         return dict.fromkeys(opened.keys(), path)
-
-
-def _is_name(file: Any) -> bool:
-    return isinstance(file, str) and file.strip(".") != "" and Path(file).name == file
 
 
 def _open(path: Path) -> Any:

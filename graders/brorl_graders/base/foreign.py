@@ -114,7 +114,10 @@ def open_record(path: Path, most_bytes: int) -> BinaryIO:
     A link may lead to a file of its folder, or to a blob of the hub's cache. Raises RecordError for pipes, devices,
     other links and larger files, and OSError if there is no file or it may not be read.
     """
-    target = _target(path)
+    try:
+        target = _target(path)
+    except ValueError as error:
+        raise RecordError(path, f"no file has this name ({error})") from error
     # Without O_NONBLOCK a pipe without a writer would never open.
     descriptor = os.open(target, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -183,18 +186,30 @@ def record_lines(path: Path, most_bytes: int) -> Iterator[bytes]:
             yield line
 
 
+def inert_line(text: str) -> str:
+    """Return untrusted text as one line that is safe to show. A name with a line break would look like another line."""
+    return inert(text).replace("\n", "\\n")
+
+
 def inert(text: str) -> str:
     """Return untrusted text in a form that is safe to show on a terminal.
 
     Control characters, escape sequences, marks that change the writing direction and lone surrogates are escaped. Line
     breaks and tabs stay.
     """
-    if all(line.isprintable() for line in text.split("\n")):
-        return text
-    shown = []
-    for character in text:
+    return text.translate(_INERT)
+
+
+class _Inert(dict[int, str]):
+    """What is shown in place of each character, by its number, filled in as characters are met."""
+
+    def __missing__(self, number: int) -> str:
+        character = chr(number)
         is_strange = unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
         if is_strange and character not in "\n\t":
             character = character.encode("unicode_escape").decode("ascii")
-        shown.append(character)
-    return "".join(shown)
+        self[number] = character
+        return character
+
+
+_INERT = _Inert()

@@ -29,6 +29,7 @@ from typing import NamedTuple
 from brorl_graders.base.components import own_line
 from brorl_graders.base.errors import BroRLError
 from brorl_graders.base.extras import to_install
+from brorl_graders.base.foreign import read_json
 from brorl_graders.base.names import forget_all_but_environments
 from brorl_graders.base.payload import Score, score_and_reason
 from brorl_graders.base.verdicts import LARGEST_SCORE
@@ -169,8 +170,8 @@ def read_reply(raw: bytes) -> ChildReply:
     A response may have taken the child over. Raises ChildReplyError when the reply is no score.
     """
     try:
-        reply = ChildReply(*json.loads(raw))
-    except (ValueError, TypeError, RecursionError) as reason:
+        reply = ChildReply(*read_json(raw, most_bytes=MAX_REPLY))
+    except (ValueError, TypeError) as reason:
         raise ChildReplyError("its reply is no score") from reason
     is_score = type(reply.score) is float and abs(reply.score) <= LARGEST_SCORE
     ends = reply.score is None and reply.error is not None

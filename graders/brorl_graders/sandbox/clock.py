@@ -12,7 +12,7 @@ from pathlib import Path
 
 STARVED_SHARE = 0.25  # of the wall time, the least that counts
 LOOK_S = 0.05  # shortest time between two looks at the processes
-CAN_RUN = "RD"  # states of threads that run, wait for a CPU or wait for a page from disk
+CAN_RUN = b"RD"  # states of threads that run, wait for a CPU or wait for a page from disk
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -67,6 +67,6 @@ def _look(process: int) -> tuple[float, bool]:
     return ticks / TICKS, can_run
 
 
-def _read_stat(folder: Path) -> list[str]:
-    """Return the fields of /proc/PID/stat from the state on."""
-    return (folder / "stat").read_text().rpartition(")")[2].split()
+def _read_stat(folder: Path) -> list[bytes]:
+    """Return the fields of /proc/PID/stat from the state on, behind a name that may be any bytes."""
+    return (folder / "stat").read_bytes().rpartition(b")")[2].split()

@@ -230,6 +230,10 @@ class Sandbox:
             except (EOFError, OSError) as error:
                 self._replace(error)
                 return SandboxResult(LOST, total, "", [])
+            except BaseException as error:
+                # This program still runs, and its status must not be taken for that of the next one.
+                self._replace(error)
+                raise
         if ending is None and not (printed.is_within_limit and reported.is_within_limit):
             ending = TOO_MUCH_OUTPUT
         return SandboxResult(
@@ -312,7 +316,7 @@ class Sandbox:
         """Return a new pipe for a program's output, with the sandbox's limit on the output."""
         return OutputPipe(self.limits.output_kib * 1024)
 
-    def _replace(self, error: Exception) -> None:
+    def _replace(self, error: BaseException) -> None:
         """Start another fork server of the sandbox in place of a lost one."""
         self.num_lost += 1
         log.warning("a sandbox was lost with its program (%s); a new one takes its place", error)

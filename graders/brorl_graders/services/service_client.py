@@ -9,6 +9,8 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from http.cookiejar import CookieJar
 from ipaddress import ip_address
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -51,10 +53,8 @@ class ServiceClient:
         self._slots = asyncio.Semaphore(settings.concurrency)
         self._next_start = 0.0  # earliest start of the next request, where the rate is limited
         limits = httpx.Limits(max_connections=settings.concurrency)
-        # No httpx timeout: each attempt has a limit as a whole.
-        self._http = httpx.AsyncClient(timeout=None, limits=limits)
-        # With a transport of its own, httpx takes no proxy from the environment.
-        self._direct = httpx.AsyncClient(timeout=None, transport=httpx.AsyncHTTPTransport(limits=limits))
+        self._http = _client(limits)
+        self._direct = _client(limits, is_direct=True)
 
     async def post(
         self,
@@ -154,6 +154,20 @@ class ServiceClient:
         await asyncio.sleep(start - now)
 
 
+class _NoCookies(CookieJar):
+    """A jar that stays empty. A service's cookies would go to other services of its host, and fill their requests."""
+
+    def extract_cookies(self, response: Any, request: Any) -> None:
+        """Leave the cookies of a reply alone."""
+
+
+def _client(limits: httpx.Limits, is_direct: bool = False) -> httpx.AsyncClient:
+    """Return an HTTP client without timeouts of its own, since each attempt has a limit as a whole."""
+    # With a transport of its own, httpx takes no proxy from the environment.
+    transport = httpx.AsyncHTTPTransport(limits=limits) if is_direct else None
+    return httpx.AsyncClient(timeout=None, limits=limits, transport=transport, cookies=_NoCookies())
+
+
 def check_endpoint(endpoint: Endpoint) -> None:
     """Ask a scoring service or judge for a reply, to find errors before anything expensive starts.
 
@@ -166,13 +180,14 @@ def check_endpoint(endpoint: Endpoint) -> None:
         method, url, body = "GET", services.judge_url(endpoint, "models"), None
     else:
         method, url, body = "POST", endpoint.url, services.service_request({}, (), ())
-    transport = httpx.HTTPTransport() if is_local(url) else None
     try:
-        with (
-            httpx.Client(timeout=REACH_S, transport=transport) as client,
-            client.stream(method, url, json=body, headers=headers) as answer,
-        ):
-            status = answer.status_code
+        # The caller's thread may run an event loop, as that of a notebook does.
+        with ThreadPoolExecutor(1) as thread:
+            status = thread.submit(asyncio.run, _status(method, url, body, headers)).result()
+    except TimeoutError as error:
+        raise ConfigError(
+            f"endpoint {name}: {shown_url(url)} {LATE} {REACH_S:g} s; start the service, or set its address"
+        ) from error
     except httpx.HTTPError as error:
         raise ConfigError(
             f"endpoint {name}: {shown_url(url)} cannot be reached ({type(error).__name__}: {error}); start the "
@@ -185,11 +200,21 @@ def check_endpoint(endpoint: Endpoint) -> None:
             f"endpoint {name}: {shown_url(url)} refuses with status {status}; set the environment variable that holds "
             "its key: rewards.services.endpoints=[{api_key_variable: NAME, …}]"
         )
-    elif not answer.is_success:
+    elif not httpx.codes.is_success(status):
         raise ConfigError(
             f"endpoint {name}: {shown_url(url)} replies with status {status} where 2xx is expected; set the address of "
             "the service, or of a judge's API (https://HOST/v1)"
         )
+
+
+async def _status(method: str, url: str, body: Mapping[str, Any] | None, headers: Mapping[str, str]) -> int:
+    """Return the status of a reply. Raises TimeoutError when its header has not ended after `REACH_S`."""
+    async with (
+        asyncio.timeout(REACH_S),
+        _client(httpx.Limits(), is_local(url)) as client,
+        client.stream(method, url, json=body, headers=headers) as answer,
+    ):
+        return answer.status_code
 
 
 def is_local(url: str) -> bool:
@@ -209,6 +234,6 @@ def is_local(url: str) -> bool:
 def _seconds_to_wait(response: httpx.Response) -> float:
     """Return the seconds that a service asks to wait before another attempt, or 0 where it does not say."""
     try:
-        return float(response.headers.get("Retry-After", "0"))
+        return max(0.0, float(response.headers.get("Retry-After", "0")))  # 0 where it is no number, too
     except ValueError:  # the header holds a date
         return 0.0

@@ -125,6 +125,21 @@ def test_a_fork_server_that_is_lost_is_replaced() -> None:
     sandbox.close()
 
 
+@pytest.mark.parametrize("error", [UnicodeDecodeError("utf-8", b"\xff", 0, 1, "told to"), KeyboardInterrupt()])
+def test_a_run_that_an_error_breaks_off_is_not_in_the_way_of_the_next(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise error
+
+    with Sandbox(LIMITS) as sandbox:
+        with monkeypatch.context() as patch:
+            patch.setattr(sandbox, "follow", broken)
+            with pytest.raises(type(error)):
+                run(sandbox, "import time\ntime.sleep(600)")
+        assert run(sandbox, "print(7)").printed == "7\n"
+
+
 def test_the_sandbox_ends_with_the_process_that_made_it() -> None:
     code = (
         "from brorl_graders.sandbox.sandbox import Sandbox, SandboxProgram\nsandbox = Sandbox()\n"

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from brorl_graders.base.errors import ConfigError, ServiceError
 from brorl_graders.base.settings import Endpoint, ServiceLimits
+from brorl_graders.services import service_client
 from brorl_graders.services.remote_scores import RemoteScores, ServiceCall
 from brorl_graders.services.service_client import check_endpoint, is_local
 from brorl_graders.verifiers import services
@@ -309,3 +310,28 @@ def test_a_service_is_tried_before_a_run(caplog: pytest.LogCaptureFixture) -> No
         assert f"is busy (status {status})" in caplog.text
     with serving(401) as service, pytest.raises(ConfigError, match="endpoint ours: .* refuses with status 401"):
         check_endpoint(Endpoint("ours", service.url))
+
+
+@pytest.mark.parametrize("reply", ["hang", "drip header", "continue"])
+def test_a_service_whose_reply_does_not_begin_holds_up_no_start(reply: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service_client, "REACH_S", 0.5)
+    with serving(reply) as service, pytest.raises(ConfigError, match="has not ended after 0.5 s; start the service"):
+        check_endpoint(Endpoint("ours", service.url))
+
+
+def test_what_a_service_asks_to_keep_goes_to_nobody(made: list[RemoteScores]) -> None:
+    made.append(RemoteScores(settings()))
+    with serving(scores_by(right_is_four)) as service, serving({"scores": [1]}) as other:
+        service.given["Set-Cookie"] = "name=value; Path=/"
+        for text in ("3", "4"):
+            made[0].judge(ServiceCall(service_at(service.url), {}, PROMPT), [text])
+        made[0].judge(ServiceCall(service_at(other.url), {}, PROMPT), ["4"])
+    assert not any("Cookie" in headers for headers in [*service.headers, *other.headers])
+
+
+@pytest.mark.parametrize("wait", ["nan", "-inf", "-1", "tomorrow"])
+def test_a_wait_that_is_no_number_of_seconds_is_none(made: list[RemoteScores], wait: str) -> None:
+    with serving(429, {"scores": [1]}) as service:
+        service.given["Retry-After"] = wait
+        made.append(RemoteScores(settings()))
+        assert made[0].judge(ServiceCall(service_at(service.url), {}, PROMPT), ["4"]).scores == [1]

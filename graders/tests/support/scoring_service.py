@@ -20,14 +20,15 @@ class Compressed(bytes):
 class LocalService:
     """A scoring service on this machine that answers requests with `replies`, one after another.
 
-    The last reply is repeated. A reply is a JSON value, raw bytes, a status, a word (hang, drip, close), or a function
-    of the request's body.
+    The last reply is repeated. A reply is a JSON value, raw bytes, a status, a word (hang, drip, drip header, continue,
+    close), or a function of the request's body.
     """
 
     def __init__(self, *replies: Any) -> None:
         self.replies = list(replies)
         self.requests: list[Any] = []
         self.headers: list[dict[str, str]] = []
+        self.given: dict[str, str] = {}  # more headers of its replies
         self.is_closed = threading.Event()
         self.url = ""
 
@@ -67,7 +68,11 @@ def serving(*replies: Any) -> Iterator[LocalService]:  # noqa: C901  # long: a c
             elif reply == "close":
                 self.close_connection = True
             elif reply == "drip":
-                self.drip()
+                self.repeat(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", b" ")
+            elif reply == "drip header":
+                self.repeat(b"HTTP/1.1 200 OK\r\nX: ", b"a")
+            elif reply == "continue":
+                self.repeat(b"", b"HTTP/1.1 100 Continue\r\n\r\n")
             elif isinstance(reply, int):
                 self.send(reply, b"not now")
             else:
@@ -77,17 +82,17 @@ def serving(*replies: Any) -> Iterator[LocalService]:  # noqa: C901  # long: a c
             self.send_response(status)
             if isinstance(content, Compressed):
                 self.send_header("Content-Encoding", "gzip, gzip")
+            for name, value in service.given.items():
+                self.send_header(name, value)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
 
-        def drip(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", "1000000")
-            self.end_headers()
+        def repeat(self, first: bytes, others: bytes) -> None:
+            self.wfile.write(first)
             end = time.monotonic() + HANG_S
             while time.monotonic() < end and not service.is_closed.wait(0.02):
-                self.wfile.write(b" ")
+                self.wfile.write(others)
                 self.wfile.flush()
 
         def handle(self) -> None:

@@ -61,9 +61,9 @@ def plateau_rows(
     detector = PlateauDetector(config)
     table = []
     for row in rows:
-        if metric not in row:
+        score = row.get(metric)
+        if score is None:
             continue
-        score = float(row[metric])
         alarm = detector.observe(score)
         recent = detector.scores[-config.window :]
         slope, verdict = "", ""

@@ -36,7 +36,7 @@ from nemo_brorl.ports import Policy
 from nemo_brorl.rollouts.schedule import learning_rate
 from nemo_brorl.training.checkpoint import Checkpoints, step_of
 from nemo_brorl.training.export import empty
-from nemo_brorl.training.records import read_metrics
+from nemo_brorl.training.records import read_metrics, read_records
 from nemo_brorl.training.store.record import TRAINED
 from nemo_brorl.types import StepRecord, UpdatePlan, UpdateReport
 
@@ -208,7 +208,7 @@ def _reset_steps(run_folder: Path) -> set[int]:
     path = run_folder / "events.jsonl"
     if not path.exists():
         return set()
-    return {event["step"] for event in read_metrics(path) if event.get("event") == "reference_reset"}
+    return {event["step"] for event in read_records(path) if event.get("event") == "reference_reset"}
 
 
 @dataclass(frozen=True)

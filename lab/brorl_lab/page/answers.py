@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_brorl.core.files import MALFORMED
-from nemo_brorl.training.records import read_metrics
+from nemo_brorl.training.records import read_records
 
 MAX_CHARACTERS = 20_000  # longest text
 FILE_NAME = re.compile(r"step_([0-9]{1,9})\.jsonl")
@@ -40,7 +40,7 @@ def before_and_after(run_folder: Path, last_step: int) -> list[Part] | None:
 
 def _by_question(path: Path) -> dict[str, Part]:
     by_uid: dict[str, Part] = {}
-    for row in read_metrics(path):
+    for row in read_records(path):
         by_uid[str(row["uid"])] = {
             "step": row["step"],
             "reward": float(row["reward"]),

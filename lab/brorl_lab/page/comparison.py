@@ -8,13 +8,11 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from brorl_graders.base.foreign import LARGE, record_object
-
 from brorl_lab.intervals import interval_95
 from brorl_lab.page.runs import RunView, read_rows
-from brorl_lab.paired_evaluations import share_right
+from brorl_lab.paired_evaluations import EvaluationScores, Successes, has_same_questions, read_evaluation
 from brorl_lab.paired_test import paired_test
-from nemo_brorl.core.files import MALFORMED
+from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.statistics import sum_interval
 from nemo_brorl.core.step_time import step_seconds
 
@@ -124,15 +122,15 @@ def paired_evaluations(runs: Sequence[RunView]) -> list[Part]:
 
     There is one test for each benchmark on which both runs answered the same questions.
     """
-    evaluations = [_benchmarks(run.folder) for run in runs]
+    first, *others = [_evaluation(run.folder) for run in runs]
     tests: list[Part] = []
-    first = evaluations[0]
-    for run, benchmarks in zip(runs[1:], evaluations[1:], strict=True):
-        for name, own in benchmarks.items():
-            other = first.get(name)
-            if other is None or other["questions"] != own["questions"]:
+    for run, own in zip(runs[1:], others, strict=True):
+        if first is None or own is None:
+            continue
+        for name in own.questions:
+            if not has_same_questions(name, first, own):
                 continue
-            test = _paired(own["prompts"], other["prompts"])
+            test = _paired(own.successes[name], first.successes[name])
             test["benchmark"] = name
             test["name"] = run.name
             test["other"] = runs[0].name
@@ -140,16 +138,9 @@ def paired_evaluations(runs: Sequence[RunView]) -> list[Part]:
     return tests
 
 
-def _paired(own: Mapping[str, str], other: Mapping[str, str]) -> Part:
-    """Return the paired test of two evaluations on the prompts that both have.
-
-    An evaluation holds a string of digits for each prompt, one digit for each sample, with 1 for a right one.
-    """
-    uids = sorted(own.keys() & other.keys())
-    differences: list[float] = []
-    for uid in uids:
-        difference = share_right(own[uid]) - share_right(other[uid])
-        differences.append(difference)
+def _paired(own: Successes, other: Successes) -> Part:
+    """Return the paired test of two evaluations of the same prompts."""
+    differences = [own[uid] - other[uid] for uid in sorted(own)]
     found = paired_test(
         [differences],
         CONFIDENCE,
@@ -158,16 +149,15 @@ def _paired(own: Mapping[str, str], other: Mapping[str, str]) -> Part:
     )
     ends = found.difference.interval
     return {
-        "num_prompts": len(uids),
+        "num_prompts": len(differences),
         "difference": found.difference.value,
         "interval": None if math.isnan(ends[0]) else list(ends),
         "p": found.p_value,
     }
 
 
-def _benchmarks(folder: Path) -> Part:
+def _evaluation(folder: Path) -> EvaluationScores | None:
     try:
-        record = record_object(folder / "evaluation.json", LARGE)
-        return dict(record["benchmarks"])
-    except (OSError, *MALFORMED):
-        return {}
+        return read_evaluation(folder / "evaluation.json")
+    except CheckpointError:
+        return None

@@ -23,7 +23,7 @@ from nemo_brorl.core.best_weights import weights_record
 from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.core.run_folders import run_folder
 from nemo_brorl.core.step_time import step_seconds
-from nemo_brorl.training.records import read_metrics
+from nemo_brorl.training.records import read_metrics, read_records
 
 METRICS = "metrics.jsonl"
 SILENT_S = 60.0  # age of the heartbeat of a run that has exited
@@ -313,7 +313,7 @@ def _evaluation(folder: Path) -> Part | None:
 
 
 def _json_lines(path: Path) -> list[Part]:
-    return read_metrics(path) if path.is_file() else []
+    return read_records(path) if path.is_file() else []
 
 
 def _text(path: Path) -> str:

@@ -94,6 +94,9 @@ def test_what_was_asked_otherwise_is_not_compared(
         "[]",
         '{"model": "a"}',
         '{"model": "a", "benchmarks": {"toy": {}}}',
+        '{"model": "a", "confidence": 0.95, "benchmarks": {"toy": {"prompts": {"a": "1"}}}}',
+        '{"model": "a", "confidence": 7, "benchmarks": {}}',
+        '{"model": "a", "confidence": 0.9, "benchmarks": {"t": {"prompts": {}, "questions": "q", "settings": {}}}}',
         '{"model": "a", "overall": {}, "tasks": {}}',
     ],
 )
@@ -103,6 +106,14 @@ def test_a_file_that_is_no_evaluation_is_refused(text: str, tmp_path: Path) -> N
         read_evaluation(tmp_path / "evaluation.json")
     with pytest.raises(CheckpointError, match="cannot be read"):
         read_evaluation(tmp_path / "nowhere.json")
+
+
+def test_prompts_of_other_names_are_other_questions(tmp_path: Path) -> None:
+    path = put(tmp_path / "base", TOY)
+    text = path.read_text()
+    (tmp_path / "other.json").write_text(text.replace("toy/0", "toy/9"))
+    with pytest.raises(CheckpointError, match="toy holds other questions"):
+        compare_evaluations(read_evaluation(path), read_evaluation(tmp_path / "other.json"), 10)
 
 
 def test_the_table_says_who_is_ahead_on_how_many_prompts(tmp_path: Path) -> None:

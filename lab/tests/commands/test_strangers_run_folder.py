@@ -3,6 +3,7 @@ called, asked or looked up."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from collections.abc import Callable
@@ -117,6 +118,14 @@ def test_numbers_that_json_does_not_have_are_null_on_the_page(number: str, tmp_p
     (tmp_path / "metrics.jsonl").write_text(f'{{"step": 1, "reward/mean": {number}}}\n')
     text = as_json(page.overview(page.open_runs([tmp_path])))
     assert json.loads(text)["runs"][0]["metrics"] == {"reward/mean": [None]}
+
+
+def test_a_timeline_that_began_at_no_time_is_damaged(tmp_path: Path) -> None:
+    (tmp_path / "timeline").mkdir()
+    with gzip.open(tmp_path / "timeline" / file_name(1), "wt") as file:
+        file.write('{"otherData": {"began_at": 1e999}, "traceEvents": []}')
+    with pytest.raises(DataError, match="is damaged"):
+        read_spans(tmp_path, 1)
 
 
 REFUSING: dict[str, tuple[type[Exception], Callable[[Path], object]]] = {

@@ -135,11 +135,20 @@ def test_evaluations_on_the_same_questions_are_paired(tmp_path: Path) -> None:
     for name, digits in {"a": ("00", "11"), "b": ("10", "11")}.items():
         run = put_rows(tmp_path / name, {"step": 0})
         prompts = dict(zip(("q/0", "q/1"), digits, strict=True))
-        benchmarks = {"held_out": {"questions": "same", "prompts": prompts}}
-        (run.folder / "evaluation.json").write_text(json.dumps({"benchmarks": benchmarks}))
+        benchmarks = {"held_out": {"questions": "same", "settings": {}, "prompts": prompts}}
+        record = {"model": name, "confidence": 0.95, "benchmarks": benchmarks}
+        (run.folder / "evaluation.json").write_text(json.dumps(record))
         runs.append(run)
     [found] = compare_runs(runs)["paired"]
     assert (found["name"], found["other"], found["num_prompts"], found["difference"]) == ("b", "a", 2, 0.25)
+
+
+@pytest.mark.parametrize("benchmark", [{}, {"questions": "q", "settings": {}, "prompts": {}}, [], None])
+def test_a_damaged_evaluation_is_paired_with_nothing(benchmark: object, tmp_path: Path) -> None:
+    run = put_rows(tmp_path / "a", {"step": 0})
+    record = {"model": "m", "confidence": 0.95, "benchmarks": {"held_out": benchmark}}
+    (run.folder / "evaluation.json").write_text(json.dumps(record))
+    assert compare_runs([run, run])["paired"] == []
 
 
 def test_the_run_of_a_recipe_is_found_as_train_finds_it() -> None:

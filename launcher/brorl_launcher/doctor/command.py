@@ -129,7 +129,7 @@ def read_ports(text: str) -> list[int]:
         first, _, last = part.partition("-")
         last = last or first
         found = range(0)
-        if first.isdigit() and last.isdigit():
+        if first.isdecimal() and last.isdecimal():
             found = range(int(first), int(last) + 1)
         if not found or found[0] == 0 or found[-1] > MAX_PORT:
             raise ConfigError(f"--ports {text}: {part} is no port or range of ports; pass for example 6379,20000-20010")

@@ -96,7 +96,7 @@ def rank_in_job(environment: Mapping[str, str], address: str | None = None) -> N
             "--ntasks-per-node=1"
         )
     host, _, port = (address or "").partition(":")
-    if port and not port.isdigit():
+    if port and not port.isdecimal():
         raise ConfigError(f"--address {address}: {port} is no port; pass HOST or HOST:PORT")
     if not host:
         try:
@@ -141,7 +141,7 @@ def _numbers(text: str) -> Iterator[str]:
         first, dash, last = part.partition("-")
         if not dash:
             last = first
-        if not first.isdigit() or not last.isdigit():
+        if not first.isdecimal() or not last.isdecimal():
             raise ConfigError(f"{part!r} is no range of numbers in a list of nodes")
         for number in range(int(first), int(last) + 1):
             yield str(number).zfill(len(first))

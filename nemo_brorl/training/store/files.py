@@ -102,6 +102,6 @@ def _steps_in(folder: Path) -> list[int]:
     steps: list[int] = []
     for path in folder.glob(f"{PREFIX}*.parquet"):
         number = path.stem.removeprefix(PREFIX)
-        if number.isdigit():
+        if number.isdecimal():
             steps.append(int(number))
     return sorted(steps)

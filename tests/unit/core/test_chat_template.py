@@ -87,13 +87,35 @@ def test_a_damaged_tokenizer_is_a_model_error(tmp_path: Path, name: str, text: s
         load_tokenizer(tmp_path)
 
 
-def test_a_normalizer_that_grows_a_text_without_measure_is_refused(tmp_path: Path) -> None:
+GROWS = {"type": "Replace", "pattern": {"String": "l"}, "content": "l" * 100}
+TEMPLATE = {"type": "TemplateProcessing", "pair": [], "single": [{"SpecialToken": {"id": "x", "type_id": 0}}] * 100}
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("normalizer", {"type": "Sequence", "normalizers": [GROWS] * 2}),
+        ("normalizer", {"type": "Prepend", "prepend": "l" * 10_000}),
+        ("decoder", {"type": "Sequence", "decoders": [GROWS] * 2}),
+        ("post_processor", {**TEMPLATE, "special_tokens": {"x": {"id": "x", "ids": [0] * 100, "tokens": ["x"] * 100}}}),
+    ],
+)
+def test_a_tokenizer_that_grows_a_text_without_measure_is_refused(
+    name: str, part: dict[str, object], tmp_path: Path
+) -> None:
     settings = json.loads((SUMS / "tokenizer.json").read_text())
-    grows = {"type": "Replace", "pattern": {"String": "l"}, "content": "l" * 100}
-    settings["normalizer"] = {"type": "Sequence", "normalizers": [grows] * 2}
-    (tmp_path / "tokenizer.json").write_text(json.dumps(settings))
-    with pytest.raises(ModelError, match="writes up to 10,000 characters for one, 1000 are allowed"):
+    (tmp_path / "tokenizer.json").write_text(json.dumps(settings | {name: part}))
+    with pytest.raises(ModelError, match=f"its {name} writes up to 10,000 for one, 1000 are allowed"):
         load_tokenizer(tmp_path)
+
+
+def test_a_tokenizer_fills_up_no_text(tmp_path: Path) -> None:
+    settings = json.loads((SUMS / "tokenizer.json").read_text())
+    # So many pad tokens fit into no memory, and the library would end the process.
+    filling = {"strategy": {"Fixed": 10**12}, "direction": "Right", "pad_to_multiple_of": None}
+    settings["padding"] = {**filling, "pad_id": 0, "pad_type_id": 0, "pad_token": "x"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(settings))
+    assert len(load_tokenizer(tmp_path).encode("1 + 1")) < 9
 
 
 def test_a_template_that_is_a_link_to_another_folder_is_not_read(tmp_path: Path) -> None:

@@ -54,6 +54,14 @@ def test_llama3_rope_scaling_is_read_in_every_spelling(spelling: dict[str, Any],
     assert shape.rope == Rope(5e5, "llama3", 8.0, 256, low_freq_factor=1.0, high_freq_factor=4.0)
 
 
+@pytest.mark.parametrize("factor", [0, -1, 1e999, "x", None])
+def test_a_factor_of_rope_that_lengthens_nothing_is_refused(factor: object, tmp_path: Path) -> None:
+    for kind in ("linear", "llama3", "yarn"):
+        scaling = {**LLAMA3, "rope_type": kind, "factor": factor}
+        with pytest.raises(ModelError, match="config.json cannot be read"):
+            read(tmp_path, QWEN2 | {"model_type": "llama", "rope_scaling": scaling})
+
+
 def test_yarn_multiplies_queries_and_keys_by_a_tenth_of_the_logarithm_of_its_factor_and_one(tmp_path: Path) -> None:
     rope = read(tmp_path, QWEN2 | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}).rope
     assert (rope.original_max_positions, rope.beta_fast, rope.beta_slow, rope.is_truncated) == (512, 32.0, 1.0, True)

@@ -111,6 +111,8 @@ def test_a_stop_token_of_the_generation_settings_is_dropped_from_the_text(tmp_pa
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [3, stop]}))
     tokenizer = load_tokenizer(folder)
     assert tokenizer.stop_ids == {3, stop}
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [3, -1, 2**70, True, 1.0, "x", None]}))
+    assert load_tokenizer(folder).stop_ids == {3}
     assert tokenizer.decode(tokenizer.encode("<answer>4</answer>")) == "<answer>4"
 
 

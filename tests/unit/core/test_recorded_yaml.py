@@ -32,6 +32,8 @@ HOSTILE = {
     "documents": "---\n" * 100_001,
     "bytes": "a: " + "x" * MAX_BYTES,
     "digits": "a: " + "1" * 10_000,
+    "hexadecimal digits": "a: 0x" + "f" * 4_000,
+    "a long fraction": "a: 0." + "1" * 100,
     "a name twice": "a: 1\na: 2\n",
     "a list": "[1, 2]",
     "a text": "x",

@@ -72,10 +72,31 @@ def test_weights_in_another_format_say_how_to_write_safetensors(model: Path, nam
     assert has_weights(model)
 
 
-def test_a_header_that_is_damaged_is_no_bug(model: Path) -> None:
-    header = json.dumps({EMBEDDING: {"dtype": "F32", "shape": [1]}}).encode()
-    (model / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
-    assert "has a damaged header" in refusal(model)
+@pytest.mark.parametrize(
+    ("shape", "offsets"),
+    [
+        ("[1]", "[]"),
+        ("[1]", "[Infinity, 4]"),
+        ("[1e999]", "[0, 4]"),
+        ("[1]", "[-400, -396]"),
+        ("[1]", "[8, 4]"),
+        ("[1]", "[0, 3]"),
+        ("[-1, -1]", "[0, 4]"),
+        ("[1000000, 1000000]", "[0, 4]"),
+        ("[true]", "[false, 4]"),
+        ("[0]", "[4, 4]"),
+    ],
+)
+def test_a_tensor_whose_place_is_none_is_a_damaged_header(model: Path, shape: str, offsets: str) -> None:
+    tensor = '{"dtype": "F32", "shape": %s, "data_offsets": %s}'
+    header = f'{{"a": {tensor % ("[2]", "[0, 8]")}, "b": {tensor % (shape, offsets)}}}'.encode()
+    (model / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    assert "model.safetensors has a damaged header" in refusal(model)
+
+
+def test_a_header_longer_than_the_library_reads_is_refused_unread(model: Path) -> None:
+    (model / "model.safetensors").write_bytes((100_000_001).to_bytes(8, "little") + b"{")
+    assert "model.safetensors is no safetensors file" in refusal(model)
 
 
 @pytest.mark.parametrize(

@@ -145,3 +145,12 @@ def test_a_model_without_template_cannot_call_tools() -> None:
 def test_the_format_of_calls_is_the_templates() -> None:
     assert turns("qwen2.5")[1].tool_format == "hermes"
     assert turns("llama3")[1].tool_format == "llama"
+
+
+@pytest.mark.parametrize("template", [OURS.chat_template, None])
+@pytest.mark.parametrize("said", ["brorl7a1c", "a\ud800b", "<|im_end|>", "\x00"])
+def test_whatever_an_observation_says_it_is_told(said: str, template: str | None) -> None:
+    tokenizer = replace(OURS, chat_template=template)
+    told = TurnTokens(tokenizer).after(ASK, [], False, [{"role": "user", "content": said}])
+    text = tokenizer.backend.decode(told, skip_special_tokens=False)
+    assert said.encode("utf-8", "replace").decode() in text

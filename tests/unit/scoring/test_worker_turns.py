@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from graders.tests.support.names import allow_also
+from nemo_brorl.core.errors import ModelError
 from nemo_brorl.core.tokenizer import load_tokenizer
+from nemo_brorl.scoring.turn_tokens import TurnTokens
 from nemo_brorl.scoring.worker import VerifierWorker
 from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutRequest, Sampling
 from tests.support.source_tree import ROOT
@@ -74,3 +76,15 @@ def test_an_environment_that_fails_ends_its_trajectories_with_the_reason(worker:
     assert scores.rewards.tolist() == [0.0]
     assert longer is None
     assert scores.evidence is not None and "max_turns" in scores.evidence.example
+
+
+def test_an_observation_that_the_template_refuses_fails_its_own_trajectory_and_not_the_run(
+    worker: VerifierWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> list[int]:
+        raise ModelError("told to refuse")
+
+    monkeypatch.setattr(TurnTokens, "after", refuse)
+    scores, _, longer = worker.judge(*chunk_of(["<answer>4</answer>", "<answer>5</answer>"]))
+    assert (scores.rewards.tolist(), scores.num_failed, longer) == ([1.0, 0.0], 1, None)
+    assert scores.reasons[1:] == ("told to refuse",)

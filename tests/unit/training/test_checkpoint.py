@@ -1,6 +1,7 @@
 """Checkpoints: atomic, marker last, newest usable first."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -146,3 +147,13 @@ def test_rollouts_of_a_cut_step_that_cannot_be_written_are_none(
 ) -> None:
     assert Checkpoints(tmp_path / "missing", keep=2).save_cut_step(cut_step(2)) == 0
     assert "will be sampled again" in caplog.text
+
+
+def test_a_state_too_large_to_be_one_is_not_read(tmp_path: Path) -> None:
+    checkpoints, policy = save_steps(tmp_path, [2, 4])
+    os.truncate(tmp_path / "step_4" / "state.json", 1 << 40)
+    marker = tmp_path / "step_4" / MARKER
+    sizes = {name: row[0] for name, row in json.loads(marker.read_text()).items()}
+    marker.write_text(json.dumps(sizes | {"state.json": 1 << 40}))
+    run = checkpoints.load_newest(policy.load)
+    assert run is not None and run.step == 2

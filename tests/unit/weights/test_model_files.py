@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from nemo_brorl.core.errors import ModelError
+from nemo_brorl.core.weight_files import check_model_files
 from nemo_brorl.types import TensorInfo
 from nemo_brorl.weights.hf_folder import write_hf_folder
 from nemo_brorl.weights.incoming import has_tied_head, read_shapes
@@ -32,6 +33,7 @@ def model(tmp_path: Path) -> Path:
         '{"weight_map": {"a": "/private/model.safetensors"}}',
         '{"weight_map": {"a": "", "b": ".."}}',
         '{"weight_map": {"a": 1}}',
+        '{"weight_map": {"a": 1, "b": "model.safetensors"}}',
         '{"weight_map": [1]}',
         "{}",
         "[]",
@@ -41,8 +43,9 @@ def model(tmp_path: Path) -> Path:
 )
 def test_an_index_names_files_of_its_folder_or_is_refused(model: Path, index: str) -> None:
     (model / "model.safetensors.index.json").write_text(index)
-    with pytest.raises(ModelError, match="index.json"):
-        tensor_files(model)
+    for read in (tensor_files, check_model_files):
+        with pytest.raises(ModelError, match="index.json"):
+            read(model)
 
 
 def test_weights_elsewhere_and_pipes_are_not_opened(model: Path, tmp_path: Path) -> None:
