@@ -10,14 +10,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from nemo_brorl.core.errors import ModelError
-from nemo_brorl.core.model_folder import check_model_file, model_object
+from nemo_brorl.core.model_folder import check_model_file
 from nemo_brorl.core.model_shape import ModelShape, hf_shapes
+from nemo_brorl.core.weight_files import stored_tensors
 from nemo_brorl.weights.names import NamedTensors, local_slots
 from nemo_brorl.weights.parameters import fill
 from nemo_brorl.weights.shares import RankGroups, pack, slices_of
-
-# Buffers in old checkpoints that are not weights.
-_NO_WEIGHTS = ("rotary_emb.inv_freq",)
 
 
 @torch.no_grad()
@@ -32,7 +30,7 @@ def load_hf(
     Reads one tensor at a time, and of each only this rank's share. Raises ModelError naming tensors that are missing,
     left over or of another shape.
     """
-    files = tensor_files(folder)
+    files = {name: tensor.path for name, tensor in stored_tensors(folder).items()}
     expected = hf_shapes(shape)
     _check_names(files, expected, shape, folder)
     opened = {}
@@ -54,29 +52,6 @@ def load_hf(
         fill(param, local)
 
 
-def tensor_files(folder: Path) -> dict[str, Path]:
-    """Return which safetensors file of a model folder holds each tensor, by tensor name.
-
-    Raises ModelError when the folder has no safetensors file, the file is not complete, or the index names a file
-    elsewhere.
-    """
-    index = folder / "model.safetensors.index.json"
-    if index.exists():
-        weight_map = model_object(index).get("weight_map")
-        if not isinstance(weight_map, dict) or not all(_is_name(file) for file in weight_map.values()):
-            raise ModelError(f"{index}: its weight_map does not name a file of this folder for each tensor")
-        return {name: folder / file for name, file in weight_map.items()}
-    path = folder / "model.safetensors"
-    if not path.exists():
-        raise ModelError(f"{folder} holds neither model.safetensors nor model.safetensors.index.json")
-    with _open(path) as opened:
-        return dict.fromkeys(opened.keys(), path)
-
-
-def _is_name(file: Any) -> bool:
-    return isinstance(file, str) and file.strip(".") != "" and Path(file).name == file
-
-
 def _open(path: Path) -> Any:
     check_model_file(path)
     try:
@@ -91,7 +66,7 @@ def _check_names(
     shape: ModelShape,
     folder: Path,
 ) -> None:
-    present = {name for name in files if not name.endswith(_NO_WEIGHTS)}
+    present = set(files)
     if shape.is_tied:
         # Some tools also write the copy of a tied embedding.
         present.discard("lm_head.weight")
