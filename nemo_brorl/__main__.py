@@ -10,10 +10,9 @@ import traceback
 from types import TracebackType
 
 from nemo_brorl import __version__
-from nemo_brorl.core.console import write_error, write_out
+from nemo_brorl.core.clock import StartCut, cut_by_signals
+from nemo_brorl.core.console import write_error, write_out, write_words
 from nemo_brorl.core.errors import USER_ERROR, BroRLError
-
-INTERRUPTED = 130
 
 STACK = "run scripts/install.sh cpu, or gpu, in a checkout of nemo_brorl"
 
@@ -83,7 +82,7 @@ def main() -> int:
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:2], "--help", *arguments[2:]]
     if not arguments or arguments[0] in ("-h", "--help"):
-        write_out(usage())
+        write_words(usage())
         return 0 if arguments else USER_ERROR
     sys.excepthook = show_bug
     command, *rest = arguments
@@ -98,9 +97,10 @@ def main() -> int:
     module_name, _ = COMMANDS[command]
     sys.argv = [f"brorl {command}", *rest]
     try:
-        # Other commands' modules are not imported: some take seconds.
-        module = importlib.import_module(module_name)
-        code = int(module.main(rest))
+        with cut_by_signals():
+            # Other commands' modules are not imported: some take seconds.
+            module = importlib.import_module(module_name)
+            return int(module.main(rest))
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
         if library not in LIBRARIES:
@@ -114,9 +114,9 @@ def main() -> int:
     except BroRLError as error:
         write_error(f"error: {error}\n")
         return error.exit_code
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    return code
+    except StartCut as cut:
+        write_error(f"\n{cut}\n")
+        return cut.exit_code
 
 
 def show_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
