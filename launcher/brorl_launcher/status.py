@@ -16,7 +16,7 @@ from brorl_launcher.command_line import command_parser
 from brorl_launcher.find_run import Target, find_target, newest_log
 from brorl_launcher.run_state import SHOWN_PARTS, HeartbeatFile, Row, RunStatus, read_run
 from nemo_brorl.core.best_weights import weights_line
-from nemo_brorl.core.console import clear_screen, format_table, without_colours, write_out
+from nemo_brorl.core.console import clear_screen, format_table, without_colours, write_out, write_words
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.step_time import step_seconds
 
@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
         if options.json:
             write_out(_as_json(target, run))
         else:
-            write_out("".join(f"{line}\n" for line in describe(target, run, time.time())))
+            write_words("".join(f"{line}\n" for line in describe(target, run, time.time())))
         if options.watch is None or not is_going_on(target, run, time.time()):
             return 0
         time.sleep(options.watch)

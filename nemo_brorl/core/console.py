@@ -51,9 +51,14 @@ def write_out(text: str) -> None:
     _write(sys.stdout, text)
 
 
+def write_words(text: str) -> None:
+    """Write text to standard output, inert. A terminal breaks it between words, which scripts and JSON do not bear."""
+    _write(sys.stdout, _broken(text, sys.stdout))
+
+
 def write_error(text: str) -> None:
-    """Write text to standard error, inert."""
-    _write(sys.stderr, text)
+    """Write text to standard error, inert. A terminal breaks it between words."""
+    _write(sys.stderr, _broken(text, sys.stderr))
 
 
 def _write(stream: TextIO, text: str) -> None:
@@ -235,7 +240,7 @@ class Console:
     def line(self, text: str = "") -> None:
         """Write one line to standard output, after removing the progress bar. A terminal breaks it between words."""
         self.clear()
-        write_out(f"{_broken(text, sys.stdout)}\n")
+        write_words(f"{text}\n")
 
     def table(
         self,
