@@ -381,6 +381,8 @@ def explain(error: Exception, file: Path | None) -> str:
     The message names the YAML `file` if the wrong value may be in it.
     """
     origin = _innermost(error)
+    if isinstance(origin, UnicodeDecodeError):
+        return f"{file} is not UTF-8 ({origin.reason}): write it as UTF-8, as `iconv -f LATIN1 -t UTF-8` does"
     if not isinstance(origin, OmegaConfBaseException):
         return f"{file}: {origin}" if file else str(origin)
     where = f" (in {file}, or in what it builds on)" if str(error).startswith("In '") else ""

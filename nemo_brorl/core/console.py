@@ -65,8 +65,12 @@ def _write(stream: TextIO, text: str) -> None:
     text = inert(text)
     with _output.lock:
         _output.erase()
-        stream.write(text)
-        stream.flush()
+        try:
+            stream.write(text)
+            stream.flush()
+        except OSError as error:
+            error.filename = stream.name  # for the message
+            raise
         _output.keep(text)
 
 
