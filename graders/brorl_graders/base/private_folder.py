@@ -71,8 +71,8 @@ def _what_is_wrong(folder: Path) -> str:
 def scratch_root() -> Path:
     """Return the parent of this user's private folder for temporary files: $TMPDIR, or /tmp.
 
-    $TMPDIR is used where it is a folder on a disk of this machine with a path that Ray's sockets can have. Otherwise the
-    log says why it is not.
+    $TMPDIR is used where it is a folder on a disk of this machine with a path that Ray's sockets can have. Otherwise
+    the log says why it is not.
     """
     named = os.environ.get("TMPDIR", "")
     return _root_of(named) if named else TMP
