@@ -105,6 +105,8 @@ def _payload(row: Fields, layout: RowFormat) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, path in paths.items():
         value = value_at(row, path)
+        if name == "answer":
+            value = _text_of_message(value)
         # A file's own column, such as `metadata`, may hold anything: a verifier that reads it says what it lacks.
         is_any = is_optional(path) and name != "answer"
         if value is not ABSENT and value is not None:
@@ -113,6 +115,13 @@ def _payload(row: Fields, layout: RowFormat) -> dict[str, Any]:
         elif not is_optional(path):
             raise DataError(f"'{path}' is {shown(value)}; the verifier reads it")
     return found
+
+
+def _text_of_message(value: Any) -> Any:
+    """Return the text of an answer that is a message, alone or in a list, and any other answer as it is."""
+    message = value[0] if isinstance(value, list) and len(value) == 1 else value
+    text = message.get("content") if isinstance(message, Mapping) and "role" in message else None
+    return text if isinstance(text, str) else value
 
 
 def _others(row: Fields, prompt: Any, payload: Mapping[str, Any]) -> dict[str, Any]:
