@@ -90,7 +90,7 @@ def is_going_on(target: Target, run: RunStatus | None, now: float) -> bool:
 def _is_heartbeat_fresh(run: RunStatus, now: float) -> bool:
     """Return whether the run's driver has written its heartbeat within the last OLD_S seconds."""
     beat = run.heartbeat
-    return beat is not None and beat.state in ("running", "stalled") and now - beat.written_at < OLD_S
+    return beat is not None and beat.state in ("running", "stalled") and beat.is_fresh(now, OLD_S)
 
 
 def describe(target: Target, run: RunStatus | None, now: float) -> list[str]:

@@ -79,7 +79,7 @@ def weight_faults(folder: Path, shape: ModelShape) -> Iterator[str]:
     except DamagedError as error:
         yield str(error)
         return
-    yield from _misfits(tensors, hf_shapes(shape), shape.is_tied)
+    yield from misfits(tensors, hf_shapes(shape), shape.is_tied)
     yield from _not_trained(tensors)
     yield from _not_finite(tensors)
     if shape.is_tied and HEAD in tensors and EMBEDDING in tensors and _differ(tensors[HEAD], tensors[EMBEDDING]):
@@ -149,9 +149,7 @@ def _no_weights(folder: Path) -> str:
     )
 
 
-def _misfits(
-    tensors: Mapping[str, StoredTensor], shapes: Mapping[str, tuple[int, ...]], is_tied: bool
-) -> Iterator[str]:
+def misfits(tensors: Mapping[str, StoredTensor], shapes: Mapping[str, tuple[int, ...]], is_tied: bool) -> Iterator[str]:
     """Yield the tensors that are missing, left over, or of another size than config.json says."""
     lacking = [name for name in shapes if name not in tensors]
     if lacking:
