@@ -5,15 +5,17 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import signal
 import sys
 import traceback
+from pathlib import Path
 from types import TracebackType
 
 from nemo_brorl import __version__
-from nemo_brorl.core.console import write_error, write_out
-from nemo_brorl.core.errors import USER_ERROR, BroRLError
-
-INTERRUPTED = 130
+from nemo_brorl.core.clock import StartCut, cut_by_signals
+from nemo_brorl.core.console import write_error, write_out, write_words
+from nemo_brorl.core.errors import USER_ERROR, BroRLError, ConfigError
+from nemo_brorl.core.files import cannot_write, is_refused
 
 STACK = "run scripts/install.sh cpu, or gpu, in a checkout of nemo_brorl"
 
@@ -79,13 +81,35 @@ def main() -> int:
 
     A mistake in the user's input is reported as one message on stderr, with exit code 2.
     """
-    arguments = sys.argv[1:]
+    _open_closed_streams()
+    sys.excepthook = show_bug
+    try:
+        with cut_by_signals():
+            return _run(sys.argv[1:])
+    except BrokenPipeError:
+        # The reader, such as `head`, has closed the pipe: the command may not be over.
+        _discard_output()
+        return 128 + signal.SIGPIPE
+    except OSError as error:
+        if not is_refused(error):
+            raise
+        _discard_output()
+        write_error(f"error: {cannot_write(Path(error.filename or 'a file'), error)}\n")
+        return USER_ERROR
+    except BroRLError as error:
+        write_error(f"error: {error}\n")
+        return error.exit_code
+    except StartCut as cut:
+        write_error(f"\n{cut}\n")
+        return cut.exit_code
+
+
+def _run(arguments: list[str]) -> int:
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:2], "--help", *arguments[2:]]
     if not arguments or arguments[0] in ("-h", "--help"):
-        write_out(usage())
+        write_words(usage())
         return 0 if arguments else USER_ERROR
-    sys.excepthook = show_bug
     command, *rest = arguments
     if command in ("-V", "--version"):
         write_out(f"nemo_brorl {__version__}\n")
@@ -100,23 +124,26 @@ def main() -> int:
     try:
         # Other commands' modules are not imported: some take seconds.
         module = importlib.import_module(module_name)
-        code = int(module.main(rest))
+        return int(module.main(rest))
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
         if library not in LIBRARIES:
             raise
-        write_error(f"error: `brorl {command}` needs {library}, which is not installed here: {LIBRARIES[library]}\n")
-        return USER_ERROR
-    except BrokenPipeError:
-        # The reader, such as `head`, has closed the pipe. Without this the flush at exit would fail once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except BroRLError as error:
-        write_error(f"error: {error}\n")
-        return error.exit_code
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    return code
+        raise ConfigError(
+            f"`brorl {command}` needs {library}, which is not installed here: {LIBRARIES[library]}"
+        ) from error
+
+
+def _open_closed_streams() -> None:
+    """Give standard streams that the caller has closed to /dev/null: files of ours would get their numbers."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  # open until the end
+
+
+def _discard_output() -> None:
+    """Send what is left for standard output nowhere: the flush at exit would fail as the write before it did."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def show_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

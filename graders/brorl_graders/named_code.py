@@ -262,7 +262,9 @@ def _not_built_in(named: NamedCode) -> Fault | None:
             f"it is no import path. Set {named.setting}={module}:{path['name']}, with its folder on PYTHONPATH"
         )
     choices = f"one of {', '.join(known)}, or your own as " if known else ""
-    return Fault(f"nothing has this name. Set {choices}package.module:name")
+    near = difflib.get_close_matches(named.name.lower().replace("-", "_").strip(":"), known, 1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    return Fault(f"nothing has this name.{hint} Set {choices}package.module:name")
 
 
 def _no_name(named: NamedCode, known: Sequence[str]) -> Fault:

@@ -131,12 +131,13 @@ def test_what_fails_is_told_with_the_line_of_the_users_own_code(modules: Path) -
 
 
 def test_names_that_are_not_there_are_told_with_those_that_are() -> None:
-    near, nothing, no_module, no_part, word, environment = words_of(
+    near, nothing, no_module, no_part, word, spelling, environment = words_of(
         verifier("good:nearr"),
         verifier("good:compute"),
         verifier("not_here:score"),
         verifier("package.reward:score"),
         verifier("exact_mach"),
+        verifier("Multiple-Choice"),
         NamedCode("data.environment", "chess", "", "both"),
     )
     assert "good has no nearr, but Params, Needed, near, limited" in near
@@ -144,7 +145,8 @@ def test_names_that_are_not_there_are_told_with_those_that_are() -> None:
     assert nothing.endswith("Write `def compute(payload, response)` there")
     assert no_module.startswith("there is no module not_here. Set package.module:name, and put the folder of not_here")
     assert no_part.startswith("there is no module package.reward.")
-    assert word.startswith("nothing has this name. Set one of composite, code, exact_match")
+    assert word.startswith("nothing has this name. Did you mean exact_match? Set one of composite, code, exact_match")
+    assert "Did you mean multiple_choice?" in spelling
     assert word.endswith("or your own as package.module:name")
     assert "calculator" in environment
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 from brorl_launcher.site import Site
 from nemo_brorl.config.declare import declaration
 from nemo_brorl.config.load import DEFAULT_CONFIG
+from nemo_brorl.core.console import write_error, write_words
 from nemo_brorl.core.errors import ConfigError
 
 PAIRS = {"environment": "--env"}  # NAME=VALUE, repeatable
@@ -35,9 +37,17 @@ class JobRequest:
     needs_clean: bool
 
 
+class _Parser(argparse.ArgumentParser):
+    """Parser whose help and errors fit the terminal."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        write = write_error if file is sys.stderr else write_words
+        write(message)
+
+
 def command_parser(command: str, description: str, examples: str) -> argparse.ArgumentParser:
     """Return the command-line parser of a `brorl` command, with a description and examples in its help text."""
-    return argparse.ArgumentParser(
+    return _Parser(
         prog=f"brorl {command}",
         description=description,
         epilog=examples,

@@ -207,8 +207,10 @@ def refuse_live(folders: Folders) -> None:
             f" `scancel {' '.join(job.id for job in live)}`; `brorl status {folders.run}` shows how far it is"
         )
     heartbeat = read_heartbeat(folders.run)
-    if heartbeat is not None and heartbeat.state != "ended" and (age := time.time() - heartbeat.written_at) < FRESH_S:
+    now = time.time()
+    if heartbeat is not None and heartbeat.state != "ended" and heartbeat.is_fresh(now, FRESH_S):
+        age = max(now - heartbeat.written_at, 0.0)
         raise CheckpointError(
-            f"run folder {folders.run} is in use: its heartbeat.json was written {max(age, 0.0):.0f} s ago, at stage "
+            f"run folder {folders.run} is in use: its heartbeat.json was written {age:.0f} s ago, at stage "
             f"{heartbeat.stage}. End that run first, or choose another exp_manager.explicit_log_dir"
         )

@@ -22,6 +22,7 @@ TAIL_BYTES = 1 << 20  # part of metrics.jsonl that is read; a row has a few KiB
 PACE_STEPS = 10  # last steps that the mean step time covers, validations and checkpoints included
 SHOWN_PARTS = ("generate", "reward", "log_prob", "update", "sync", "validate", "save")
 MAX_STEPS = "trainer.max_steps="
+SKEW_S = 3600.0  # a heartbeat from further in the future is of a clock that jumped
 MARKER = "COMPLETE"  # file that is written last into a checkpoint
 
 Row = Mapping[str, Any]
@@ -38,6 +39,10 @@ class HeartbeatFile:
     silent_s: float
     written_at: float  # driver's clock, seconds since 1970
     late: tuple[str, ...]
+
+    def is_fresh(self, now: float, seconds: float) -> bool:
+        """Return whether it was written within the last `seconds`. `now`: seconds since 1970."""
+        return -SKEW_S < now - self.written_at < seconds
 
 
 @dataclass(frozen=True)

@@ -161,7 +161,7 @@ def _state(
     has_rows: bool,
     now: float,
 ) -> str:
-    if beat is not None and beat.state in ("running", "stalled") and now - beat.written_at < OLD_S:
+    if beat is not None and beat.state in ("running", "stalled") and beat.is_fresh(now, OLD_S):
         return beat.state
     if is_finished:
         return "finished"

@@ -17,7 +17,7 @@ from brorl_launcher.command_line import command_parser
 from brorl_launcher.find_run import Target, find_target, newest_log
 from brorl_launcher.run_state import SHOWN_PARTS, HeartbeatFile, Row, RunStatus, read_run
 from nemo_brorl.core.best_weights import weights_line
-from nemo_brorl.core.console import clear_screen, format_table, without_colours, write_out
+from nemo_brorl.core.console import clear_screen, format_table, without_colours, write_out, write_words
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.step_time import step_seconds
 
@@ -75,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
         if options.json:
             write_out(_as_json(target, run))
         else:
-            write_out("".join(f"{line}\n" for line in describe(target, run, time.time())))
+            write_words("".join(f"{line}\n" for line in describe(target, run, time.time())))
         if options.watch is None or not is_going_on(target, run, time.time()):
             return 0
         time.sleep(options.watch)
@@ -91,7 +91,7 @@ def is_going_on(target: Target, run: RunStatus | None, now: float) -> bool:
 def _is_heartbeat_fresh(run: RunStatus, now: float) -> bool:
     """Return whether the run's driver has written its heartbeat within the last OLD_S seconds."""
     beat = run.heartbeat
-    return beat is not None and beat.state in ("running", "stalled") and now - beat.written_at < OLD_S
+    return beat is not None and beat.state in ("running", "stalled") and beat.is_fresh(now, OLD_S)
 
 
 def describe(target: Target, run: RunStatus | None, now: float) -> list[str]:

@@ -41,6 +41,8 @@ def beat(folder: Path, state: str, ago: float = 5.0) -> None:
         ("running", 5.0, "running"),
         ("stalled", 5.0, "stalled"),
         ("running", 300.0, "crashed"),
+        ("running", -600.0, "running"),
+        ("running", -172_800.0, "crashed"),
         ("ended", 5.0, "stopped"),
         ("failed", 5.0, "failed"),
     ],

@@ -17,7 +17,7 @@ from nemo_brorl.config.named_code import check_names
 from nemo_brorl.config.same_run import RECORD, recorded_settings
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.config.unread import EVALUATE
-from nemo_brorl.core.clock import SAVED, StopRequest
+from nemo_brorl.core.clock import StopRequest
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.start_report import StartReport
@@ -80,9 +80,7 @@ def evaluate(config: BroRLConfig, line: CommandLine) -> int:
         if not sample_missing(config, model_folder, benchmarks, files, samples, stop, console):
             answers = output / "evaluations"
             console.line(f"stopped: the answers so far are in {answers}; the same command resumes")
-            if stop.will_resume:
-                return SAVED
-            raise KeyboardInterrupt
+            return stop.exit_code(is_over=False)
         model = settings.checkpoint or config.policy.model
         results = results_of(model, benchmarks, files, settings)
         record = as_json(results, benchmarks, files, settings)

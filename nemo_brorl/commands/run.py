@@ -21,8 +21,7 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.config.sizes import resolve_sizes
 from nemo_brorl.core.clock import INTERRUPTED, StartCut
 from nemo_brorl.core.console import Console, setup_logging, stop_log, write_error
-from nemo_brorl.core.errors import USER_ERROR, BroRLError, ModelError
-from nemo_brorl.core.files import cannot_write, is_refused
+from nemo_brorl.core.errors import BroRLError, ModelError
 from nemo_brorl.core.machine import this_machine
 from nemo_brorl.core.model_folder import hub_name, local_model, recorded_commit
 from nemo_brorl.core.model_shape import read_model_shape
@@ -44,23 +43,13 @@ def run_command(
 ) -> int:
     """Run `body` with the settings of a command line and return its exit code.
 
-    `default_config` applies if the command line names no YAML. A `BroRLError` is printed as one message and determines
-    the exit code. Any other exception is printed as a traceback.
+    `default_config` applies if the command line names no YAML. Raises what `brorl` prints as one message.
     """
     line = parse_command_line(argv, command, (description or "").strip(), default_config)
     try:
         return body(configured(line), line)
-    except BroRLError as error:
-        write_error(f"\nerror: {error}\n")
-        return error.exit_code
-    except OSError as error:
-        if not is_refused(error):
-            raise
-        write_error(f"\nerror: {cannot_write(Path(error.filename or 'a file'), error)}\n")
-        return USER_ERROR
-    except StartCut as cut:
-        write_error(f"\n{cut}\n")
-        return cut.exit_code
+    except StartCut:
+        raise
     except KeyboardInterrupt:
         write_error("\ninterrupted; the last checkpoint is kept\n")
         return INTERRUPTED

@@ -20,6 +20,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -34,7 +36,7 @@ from nemo_brorl.config.load import CommandLine, is_section
 from nemo_brorl.config.same_run import RECORD
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import StopRequest, Stopwatch
-from nemo_brorl.core.console import Console, stop_log
+from nemo_brorl.core.console import Console, get_logger, stop_log
 from nemo_brorl.core.errors import CheckpointError, ConfigError, DataError, StarvationError
 from nemo_brorl.core.files import naming, write_atomically
 from nemo_brorl.core.lock import locked
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
     from nemo_brorl.commands.wiring import Actors, Inputs
 
     Opened = tuple[BroRLConfig, Inputs, Actors, BroRLTrainer]
+
+log = get_logger(__name__)
 
 Folder = str | Path
 Reward = Callable[..., Any] | str  # a function, or the name of a verifier
@@ -301,23 +305,34 @@ def _lines(data: Any) -> str:
             "data.path in the settings"
         )
     lines = []
+    dropped: dict[str, str] = {}  # columns without a form in JSON, each with the type of a value
     for number, row in enumerate(data):
         if not isinstance(row, Mapping):
-            raise DataError(f"data[{number}] is of type {type(row).__name__}: pass a mapping, for example {EXAMPLE}")
-        try:
-            lines.append(json.dumps(dict(row), default=_plain) + "\n")
-        except (TypeError, ValueError) as error:
-            raise DataError(f"data[{number}]: {error}. Use texts, numbers, lists and mappings") from None
+            raise DataError(
+                f"data[{number}] is of type {type(row).__name__}: pass a mapping, for example {EXAMPLE}. "
+                "A data frame of pandas has them as frame.to_dict('records')"
+            )
+        written = {}
+        for name, value in row.items():
+            try:
+                written[str(name)] = json.dumps(value, default=_plain)
+            except (TypeError, ValueError) as error:
+                dropped[str(name)] = str(error)
+        lines.append("{" + ", ".join(f"{json.dumps(name)}: {text}" for name, text in written.items()) + "}\n")
+    for name, reason in dropped.items():
+        log.warning("the column %s of the data is left out: %s. Use texts, numbers, lists and mappings", name, reason)
     if not lines:
         raise DataError(f"data has no rows: pass some, for example [{EXAMPLE}]")
     return "".join(lines)
 
 
 def _plain(value: Any) -> Any:
-    """Return an array or number of numpy as lists and numbers."""
-    if not isinstance(value, np.ndarray | np.generic):
-        raise TypeError(f"a value of type {type(value).__name__} cannot be written into a file of questions")
-    return value.tolist()
+    """Return an array or number of numpy as lists and numbers, and a decimal or date as text, as of a Parquet file."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, Decimal | date):
+        return str(value)
+    raise TypeError(f"it holds a value of type {type(value).__name__}")
 
 
 @contextlib.contextmanager

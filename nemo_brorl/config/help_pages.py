@@ -121,7 +121,12 @@ def help_page(command: str, description: str, default_config: str, topic: str) -
 def _one_screen(command: str) -> list[str]:
     width = max(len(need) for need in RECIPES)
     recipes = [f"  {need:<{width}}  {', '.join(names)}" for need, names in RECIPES.items()]
-    important = [(settings()[path], reason) for path, reason in SETTINGS_THAT_MATTER.items()]
+    defaults = [f"{path}={settings()[path].default}" for path in SETTINGS_THAT_MATTER]
+    longest = max(map(len, defaults))
+    important = [
+        f"  {default:<{longest}}  {reason}"
+        for default, reason in zip(defaults, SETTINGS_THAT_MATTER.values(), strict=True)
+    ]
     return [
         "examples:",
         *(f"  brorl {command} {arguments}" for arguments in EXAMPLES.get(command, ())),
@@ -130,7 +135,7 @@ def _one_screen(command: str) -> list[str]:
         *recipes,
         "",
         "settings that matter, with their defaults, and what to change each for:",
-        *(f"  {setting.path + '=' + setting.default:<49} {reason}" for setting, reason in important),
+        *important,
         "",
         "--help SECTION shows the settings of a section, for example --help policy.optim.",
         f"--help {EVERYTHING} shows all {len(settings())}.",

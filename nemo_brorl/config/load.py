@@ -44,7 +44,7 @@ from nemo_brorl.config.rules import check_rules
 from nemo_brorl.config.same_run import RECORD
 from nemo_brorl.config.schema import BroRLConfig, groups, settings, without_indices
 from nemo_brorl.config.trackers import LOGGER_KEYS, ExpManagerConfig, with_loggers_beside
-from nemo_brorl.core.console import write_out
+from nemo_brorl.core.console import write_out, write_words
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.core.recorded_yaml import read_record
@@ -81,7 +81,7 @@ def parse_command_line(
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     options = parser.parse_intermixed_args(argv)
     if options.help is not None:
-        write_out(help_page(command, description, default_config, options.help) + "\n")
+        write_words(help_page(command, description, default_config, options.help) + "\n")
         raise SystemExit(0)
     line = CommandLine(options.config_name, tuple(options.overrides), options.config_path)
     if options.print_config:
@@ -381,6 +381,8 @@ def explain(error: Exception, file: Path | None) -> str:
     The message names the YAML `file` if the wrong value may be in it.
     """
     origin = _innermost(error)
+    if isinstance(origin, UnicodeDecodeError):
+        return f"{file} is not UTF-8 ({origin.reason}): write it as UTF-8, as `iconv -f LATIN1 -t UTF-8` does"
     if not isinstance(origin, OmegaConfBaseException):
         return f"{file}: {origin}" if file else str(origin)
     where = f" (in {file}, or in what it builds on)" if str(error).startswith("In '") else ""

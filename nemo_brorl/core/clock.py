@@ -54,7 +54,7 @@ class StepCut(Exception):
 
 
 class StartCut(KeyboardInterrupt):
-    """Raised by a signal in the main thread of a command that is starting: there is nothing to save yet."""
+    """Raised by a signal in the main thread of a command that has nothing to save yet, such as in its start."""
 
     def __init__(self, number: int, stage: str | None) -> None:
         self.name = signal.Signals(number).name
@@ -62,6 +62,21 @@ class StartCut(KeyboardInterrupt):
         self.exit_code = SAVED if number == signal.SIGUSR1 else 128 + number
         where = f" in its start ({stage})" if stage else ""
         super().__init__(f"stopped by {self.name}{where}: nothing is lost. Run the same command to begin again.")
+
+
+@contextlib.contextmanager
+def cut_by_signals() -> Iterator[None]:
+    """Let a signal that asks the process to stop raise StartCut in the context, until another handler takes over."""
+
+    def cut(number: int, frame: FrameType | None) -> None:
+        raise StartCut(number, None)
+
+    former = [signal.signal(number, cut) for number in STOP_SIGNALS]
+    try:
+        yield
+    finally:
+        for number, handler in zip(STOP_SIGNALS, former, strict=True):
+            signal.signal(number, handler)
 
 
 class StopRequest:

@@ -51,17 +51,26 @@ def write_out(text: str) -> None:
     _write(sys.stdout, text)
 
 
+def write_words(text: str) -> None:
+    """Write text to standard output, inert. A terminal breaks it between words, which scripts and JSON do not bear."""
+    _write(sys.stdout, _broken(text, sys.stdout))
+
+
 def write_error(text: str) -> None:
-    """Write text to standard error, inert."""
-    _write(sys.stderr, text)
+    """Write text to standard error, inert. A terminal breaks it between words."""
+    _write(sys.stderr, _broken(text, sys.stderr))
 
 
 def _write(stream: TextIO, text: str) -> None:
     text = inert(text)
     with _output.lock:
         _output.erase()
-        stream.write(text)
-        stream.flush()
+        try:
+            stream.write(text)
+            stream.flush()
+        except OSError as error:
+            error.filename = stream.name  # for the message
+            raise
         _output.keep(text)
 
 
@@ -235,7 +244,7 @@ class Console:
     def line(self, text: str = "") -> None:
         """Write one line to standard output, after removing the progress bar. A terminal breaks it between words."""
         self.clear()
-        write_out(f"{_broken(text, sys.stdout)}\n")
+        write_words(f"{text}\n")
 
     def table(
         self,

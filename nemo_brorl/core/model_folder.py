@@ -15,7 +15,6 @@ from nemo_brorl.core.files import why_unreadable, write_atomically
 
 MODEL_REVISION = "model_revision.txt"  # file in a run folder with the commit of its model
 MAX_JSON = 1 << 27  # largest JSON file, in bytes; a tokenizer may have tens of MiB
-INDEX = "model.safetensors.index.json"
 
 
 def local_model(model: str, setting: str = "policy.model") -> Path | None:
@@ -93,24 +92,6 @@ def model_object(path: Path) -> dict[str, Any]:
         return {}
     except (OSError, RecordError) as error:
         raise as_model_error(path, error) from error
-
-
-def shard_names(folder: Path) -> dict[str, str] | None:
-    """Return which file of a model folder holds each tensor, as its index says, or None without an index.
-
-    Raises ModelError when the index is malformed or names a file elsewhere.
-    """
-    index = folder / INDEX
-    if not index.exists():
-        return None
-    names = model_object(index).get("weight_map")
-    if not isinstance(names, dict) or not all(map(_is_name, names.values())):
-        raise ModelError(f"{index}: its weight_map does not name a file of this folder for each tensor")
-    return names
-
-
-def _is_name(file: Any) -> bool:
-    return isinstance(file, str) and file.strip(".") != "" and Path(file).name == file
 
 
 def check_model_file(path: Path) -> None:

@@ -6,11 +6,14 @@ column. If a name alone takes most of the width, every row becomes a few lines o
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Collection, Iterator, Sequence
 
 # Texts with a space before and after that belong to one value, such as an interval.
 BINDERS = ("…", "±")
+COLUMNS = re.compile(r"( *)(\S+(?: \S+)*  +(?=\S))?")  # matches the indentation of a line, and its first column
+COMMAND = re.compile(r" +brorl \S")
 
 Cells = Sequence[str]
 
@@ -78,15 +81,30 @@ def _bound(cell: str) -> str:
 def wrap(text: str, width: int, indent: str = "") -> str:
     """Return a text with line breaks between words, so that its lines have at most `width` characters if possible.
 
-    Lines after the first begin with `indent`.
+    With an `indent`, the rest of a line begins below its second column, or else with its own indentation and `indent`.
+    A line that is a command of `brorl` stays one for a shell.
     """
     if len(text) <= width:
         return text
-    wrapper = textwrap.TextWrapper(width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     lines = []
     for line in text.split("\n"):
-        lines += wrapper.wrap(_bound(line)) or [""]
-    return "\n".join(lines).replace("\u00a0", " ")
+        lines.append(_wrapped(line, width, indent) if len(line) > width else line)
+    return "\n".join(lines)
+
+
+def _wrapped(line: str, width: int, indent: str) -> str:
+    start, first_column = COLUMNS.match(line).groups("")  # type: ignore[union-attr]
+    line_end = " \\\n" if indent and not first_column and COMMAND.match(line) else "\n"
+    below = start + " " * len(first_column)
+    if not first_column or len(below) > width * 2 // 3:
+        below = start + indent
+    wrapper = textwrap.TextWrapper(
+        width - len(line_end) + 1,
+        subsequent_indent=indent and below,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return line_end.join(wrapper.wrap(_bound(line))).replace("\u00a0", " ")
 
 
 def records(header: Cells, rows: Sequence[Cells], width: int) -> Iterator[str]:

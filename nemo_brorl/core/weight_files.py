@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from brorl_graders.base.foreign import VAST, RecordError, open_record, read_json
+from brorl_graders.base.foreign import VAST, RecordError, open_record, read_json, record_object
 
-from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import ModelError
 from nemo_brorl.core.files import why_unreadable
-from nemo_brorl.core.model_folder import shard_names
+from nemo_brorl.core.model_folder import MAX_JSON
 from nemo_brorl.core.model_shape import ModelShape, hf_shapes, read_model_shape
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
@@ -25,12 +25,11 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 TRAINED = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8}  # bytes of a number, by its type
 # Bits that are all set in a NaN or an infinity.
 EXPONENTS = {"BF16": 0x7F80, "F16": 0x7C00, "F32": 0x7F800000}
-HARMLESS = ("rotary_emb.inv_freq", "masked_bias")  # ends of names of tensors that follow from the config
+NO_WEIGHTS = ("rotary_emb.inv_freq", "masked_bias")  # ends of names of buffers in old checkpoints
+INDEX, WEIGHTS = "model.safetensors.index.json", "model.safetensors"
+SHARD = re.compile(r".*-\d+-of-\d+\.safetensors")
 BLOCK = 1 << 16  # bytes compared at a time
 MAX_BLOCKS = 4096  # blocks of one tensor that are compared
-
-
-log = get_logger(__name__)
 
 
 class StoredTensor(NamedTuple):
@@ -43,8 +42,8 @@ class StoredTensor(NamedTuple):
     end: int
 
 
-class ShardError(Exception):
-    """A safetensors file is damaged. The message follows the file's name."""
+class DamagedError(Exception):
+    """Files of weights are missing or damaged. The message names the file, and follows the folder's name."""
 
 
 def check_model_files(folder: Path, setting: str = "policy.model") -> None:
@@ -75,34 +74,14 @@ def folder_faults(folder: Path, shape: ModelShape) -> Iterator[str]:
 
 def weight_faults(folder: Path, shape: ModelShape) -> Iterator[str]:
     """Yield the faults of a model's weights: files that are missing, cut short, or do not fit its config."""
-    shards = sorted(folder.glob("*.safetensors"))
     try:
-        names = shard_names(folder)
-    except ModelError as error:
+        tensors = _tensors(folder)
+    except DamagedError as error:
         yield str(error)
         return
-    if names is not None:
-        named = set(names.values())
-        there = {path.name for path in shards}
-        for name in sorted(named - there):
-            yield f"{name} is missing"
-        shards = [path for path in shards if path.name in named]
-    elif not shards:
-        yield _no_weights(folder)
-        return
-    tensors: dict[str, StoredTensor] = {}
-    for path in shards:
-        try:
-            tensors |= read_shard(path)
-        except ShardError as error:
-            yield f"{path.name} {error}"
-            return
-    shapes = hf_shapes(shape)
-    yield from _misfits(tensors, shapes)
+    yield from misfits(tensors, hf_shapes(shape), shape.is_tied)
     yield from _not_trained(tensors)
     yield from _not_finite(tensors)
-    if unused := [name for name in tensors if name not in shapes and name != HEAD and not name.endswith(HARMLESS)]:
-        log.warning("%s: %d tensors are not used, %s for one", folder, len(unused), unused[0])
     if shape.is_tied and HEAD in tensors and EMBEDDING in tensors and _differ(tensors[HEAD], tensors[EMBEDDING]):
         yield (
             f"{HEAD} differs from {EMBEDDING} although they are tied: write tie_word_embeddings=false into config.json "
@@ -110,7 +89,55 @@ def weight_faults(folder: Path, shape: ModelShape) -> Iterator[str]:
         )
 
 
+def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
+    """Return the tensors of a model folder by name: of model.safetensors, or of the files that its index names.
+
+    Further files and buffers that are no weights are left out. Raises ModelError if the files are not whole.
+    """
+    try:
+        return _tensors(folder)
+    except DamagedError as error:
+        raise ModelError(f"{folder}: {error}") from error
+
+
+def _tensors(folder: Path) -> dict[str, StoredTensor]:
+    if (folder / INDEX).exists():
+        files = _files_by_tensor(folder / INDEX)
+    elif (folder / WEIGHTS).exists():
+        files = dict.fromkeys(read_shard(folder / WEIGHTS), WEIGHTS)
+    else:
+        raise DamagedError(_no_weights(folder))
+    names = sorted(set(files.values()))
+    if missing := [name for name in names if not (folder / name).exists()]:
+        raise DamagedError("; ".join(f"{name} is missing" for name in missing[:MAX_NAMED]))
+    found = {name: read_shard(folder / name) for name in names}
+    return {
+        tensor: found[file][tensor]
+        for tensor, file in files.items()
+        if tensor in found[file] and not tensor.endswith(NO_WEIGHTS)
+    }
+
+
+def _files_by_tensor(index: Path) -> dict[str, str]:
+    try:
+        files = record_object(index, MAX_JSON)["weight_map"]
+    except (OSError, RecordError, KeyError) as error:
+        raise DamagedError(f"{index.name} cannot be read ({why_unreadable(error)})") from error
+    if not isinstance(files, dict) or not all(map(_is_name, files.values())):
+        raise DamagedError(f"{index.name}: its weight_map does not name a file of this folder for each tensor")
+    return files
+
+
+def _is_name(file: Any) -> bool:
+    return isinstance(file, str) and file.strip(".") != "" and Path(file).name == file
+
+
 def _no_weights(folder: Path) -> str:
+    shards = sorted(path.name for path in folder.glob("*.safetensors"))
+    if len(shards) > 1 or any(SHARD.fullmatch(name) for name in shards):
+        return f"{INDEX} is missing, which says what {shards[0]} holds: download it, too"
+    if shards:
+        return f"there is no {WEIGHTS}, only {shards[0]}: name it {WEIGHTS} if it holds the whole model"
     others: list[str] = []
     for pattern in OTHER_WEIGHTS:
         others += sorted(path.name for path in folder.glob(pattern))
@@ -122,13 +149,20 @@ def _no_weights(folder: Path) -> str:
     )
 
 
-def _misfits(tensors: Mapping[str, StoredTensor], shapes: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
-    """Yield the tensors that are missing, and those of another size than config.json says."""
+def misfits(tensors: Mapping[str, StoredTensor], shapes: Mapping[str, tuple[int, ...]], is_tied: bool) -> Iterator[str]:
+    """Yield the tensors that are missing, left over, or of another size than config.json says."""
     lacking = [name for name in shapes if name not in tensors]
     if lacking:
         found = next((name for name in tensors if name.endswith(lacking[0]) or lacking[0].endswith(f".{name}")), None)
         instead = f", and {found} is there: rename the tensors" if found else ""
         yield f"{len(lacking)} tensors are missing, {lacking[0]} for one{instead}"
+    # Some tools also write the copy of a tied embedding.
+    left_over = [name for name in tensors if name not in shapes and not (is_tied and name == HEAD)]
+    if left_over:
+        yield (
+            f"{len(left_over)} tensors are not those of config.json, {left_over[0]} for one: correct config.json, or "
+            "leave them out with AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(NEW)"
+        )
     for name, shape in shapes.items():
         if name in tensors and tensors[name].shape != shape:
             yield f"{name} has {_by(tensors[name].shape)} numbers, config.json says {_by(shape)}"
@@ -167,35 +201,37 @@ def _by(shape: tuple[int, ...]) -> str:
 def read_shard(path: Path) -> dict[str, StoredTensor]:
     """Return the tensors of a safetensors file by name. Only its header is read, and compared with the file's length.
 
-    Raises ShardError.
+    Raises DamagedError.
     """
     try:
         with open_record(path, VAST) as file:
             first = file.read(8)
             if POINTER.startswith(first) and first:
-                raise ShardError("is a Git LFS pointer and no weights: run `git lfs pull` in its folder")
+                raise DamagedError(f"{path.name} is a Git LFS pointer and no weights: run `git lfs pull` in its folder")
             length = int.from_bytes(first, "little")
             header = None
             if length <= MAX_HEADER:
                 header = read_json(file.read(length), most_bytes=MAX_HEADER)
             size = os.fstat(file.fileno()).st_size
     except (OSError, ValueError, RecordError) as error:
-        raise ShardError(f"cannot be read ({why_unreadable(error)})") from error
+        raise DamagedError(f"{path.name} cannot be read ({why_unreadable(error)})") from error
     if not isinstance(header, dict):
-        raise ShardError("is no safetensors file")
+        raise DamagedError(f"{path.name} is no safetensors file")
     header.pop("__metadata__", None)
     begin = 8 + length
     try:
         found = {name: _stored(path, entry, begin) for name, entry in header.items()}
     except (KeyError, TypeError, ValueError) as error:
-        raise ShardError(f"has a damaged header ({error!r:.80})") from error
+        raise DamagedError(f"{path.name} has a damaged header ({error!r:.80})") from error
     whole = begin
     for name, tensor in sorted(found.items(), key=lambda item: item[1][-2:]):
         if tensor.start != whole:
-            raise ShardError(f"has a damaged header: {name!r:.80} does not begin where the tensor before it ends")
+            raise DamagedError(
+                f"{path.name} has a damaged header: {name!r:.80} does not begin where the tensor before it ends"
+            )
         whole = tensor.end
     if size != whole:
-        raise ShardError(f"has {size:,} bytes and its header speaks of {whole:,}: it was cut short")
+        raise DamagedError(f"{path.name} has {size:,} bytes and its header speaks of {whole:,}: it was cut short")
     return found
 
 

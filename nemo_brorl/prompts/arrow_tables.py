@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -129,15 +130,18 @@ class CsvTable(ArrowTable):
         with _damage_named(path):
             with path.open(encoding="utf-8-sig") as file:
                 header = file.readline()
+            # Excel's first line names the delimiter.
+            num_skipped = int(re.fullmatch(r"sep=[,;\t]\n", header) is not None)
             delimiter = "\t" if path.suffix == ".tsv" else max(",;\t", key=header.count)
+            read = pyarrow.csv.ReadOptions(skip_rows=num_skipped)
             parse = pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
             # Types are guessed otherwise, and 007 would be 7.
-            names = pyarrow.csv.open_csv(path, parse_options=parse).schema.names
+            names = pyarrow.csv.open_csv(path, read, parse).schema.names
             twice = next((name for name in names if names.count(name) > 1), None)
             if twice is not None:
                 raise DataError(f"{path} has two columns {twice!r}: give each a name of its own")
             convert = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.string()))
-            table = pyarrow.csv.read_csv(path, parse_options=parse, convert_options=convert)
+            table = pyarrow.csv.read_csv(path, read, parse, convert)
             self._table = table.rename_columns([name.strip() for name in names])
         self.columns = self._table.schema.names
 

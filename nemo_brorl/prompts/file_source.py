@@ -19,6 +19,7 @@ from nemo_brorl.config.data import SourceConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.prompts.answer_census import AnswerCensus
+from nemo_brorl.prompts.arrow_tables import CSV_SUFFIXES
 from nemo_brorl.prompts.columns import column_of
 from nemo_brorl.prompts.file_tables import RowTable, Tables, first_rows, open_tables
 from nemo_brorl.prompts.find_files import find_files
@@ -29,7 +30,7 @@ from nemo_brorl.prompts.question_keys import QuestionKeys, keys_of
 from nemo_brorl.prompts.questions import BadRow, Question, Row, hash_of
 from nemo_brorl.prompts.row_formats import RowFormat, columns_of, row_formats
 from nemo_brorl.prompts.row_questions import is_wanted, question_of
-from nemo_brorl.prompts.row_shapes import Shape, proposal, recognise, unread_companions
+from nemo_brorl.prompts.row_shapes import Shape, proposal, recognise, splits_of, unread_companions
 from nemo_brorl.types import Bool, Int64, UInt64
 
 log = get_logger(__name__)
@@ -38,6 +39,7 @@ NUM_SHOWN = 5  # bad rows that a message lists
 ONE_OBJECT = (
     "It is one object of JSON: write one object a row, as pandas' to_json(PATH, orient='records', lines=True) does"
 )
+ONE_SPLIT = "data.only={split: train}"
 NUM_FOR_SHAPE = 20  # rows by which a layout is recognised
 
 
@@ -226,6 +228,8 @@ def formats_of(config: SourceConfig, files: Sequence[Path]) -> tuple[RowFormat, 
     formats = row_formats(config, shape.formats if shape else ())
     if shape is not None:
         log.info("%s: %s", files[0], Shape(shape.like, formats))
+    if len(splits := splits_of(rows)) > 1 and "split" not in config.only:
+        log.warning("%s: rows of %s are all read. Set '%s' to read some", files[0], ", ".join(splits), ONE_SPLIT)
     for name in unread_companions(rows, formats):
         log.warning("%s: the model is not shown the column %s. Join it to the question if it needs it", files[0], name)
     return formats
@@ -251,9 +255,12 @@ def _check_columns(tables: Tables, required: Sequence[set[str]], where: str) -> 
             if _is_one_object(part):
                 raise DataError(f"{part.path} has {', '.join(there)}. {ONE_OBJECT}")
             proposed = proposal(lacking, there, where) or f"{where}.columns, or another {where}.preset"
+            header = ""
+            if part.path.suffix in CSV_SUFFIXES:
+                header = ". If these are no names, write a first line with some, such as prompt,answer"
             raise DataError(
                 f"{part.path} has no column {', '.join(sorted(lacking))}; it has {', '.join(there)}. "
-                f"Say which is which: set {proposed}"
+                f"Say which is which: set {proposed}{header}"
             )
 
 

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import date
 from decimal import Decimal
 from string import ascii_uppercase
@@ -105,11 +105,23 @@ def _payload(row: Fields, layout: RowFormat) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, path in paths.items():
         value = value_at(row, path)
+        if name == "answer":
+            value = _text_of_message(value)
+        # A file's own column, such as `metadata`, may hold anything: a verifier that reads it says what it lacks.
+        is_any = is_optional(path) and name != "answer"
         if value is not ABSENT and value is not None:
-            found[name] = _plain(value, path)
+            with suppress(DataError) if is_any else nullcontext():
+                found[name] = _plain(value, path)
         elif not is_optional(path):
             raise DataError(f"'{path}' is {shown(value)}; the verifier reads it")
     return found
+
+
+def _text_of_message(value: Any) -> Any:
+    """Return the text of an answer that is a message, alone or in a list, and any other answer as it is."""
+    message = value[0] if isinstance(value, list) and len(value) == 1 else value
+    text = message.get("content") if isinstance(message, Mapping) and "role" in message else None
+    return text if isinstance(text, str) else value
 
 
 def _others(row: Fields, prompt: Any, payload: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,7 +219,8 @@ def _is_text(value: Any) -> bool:
 
 def _name(row: Fields, path: str | None) -> str | None:
     value = value_at(row, path) if path else None
-    if value is ABSENT or value is None:
+    # pandas writes a missing text as NaN.
+    if value is ABSENT or value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     if not isinstance(value, str) or not value.strip():
         raise DataError(f"'{path}' is {shown(value)}; write a non-empty text")

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from nemo_brorl.config.data import SourceConfig
 from nemo_brorl.prompts.columns import ABSENT, final_answer, value_at
+from nemo_brorl.prompts.find_files import SPLIT_WORDS
 from nemo_brorl.prompts.row_formats import PRESETS, RowFormat
 from nemo_brorl.prompts.row_questions import OTHER_ROLES
 
@@ -16,6 +17,7 @@ PROMPTS = ("prompt", "problem", "question", "query", "instruction", "input", "qu
 ANSWERS = (
     *("answer", "expected_answer", "final_answer", "ground_truth", "target", "label", "output", "solution", "answers"),
     *("answerkey", "correct answer", "correct", "completion", "response", "canonical_solution", "chosen"),
+    *("reference", "reference_answer", "ideal", "gold", "gold_answer"),
 )
 OPTIONS = ("choices", "options")
 TALKS = ("messages", "conversations", "conversation")
@@ -55,6 +57,11 @@ def unread_companions(rows: Sequence[Mapping[str, Any]], formats: Sequence[RowFo
     return [name for name in there if name.lower() in COMPANIONS and name not in read]
 
 
+def splits_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of splits, such as train and test, that rows of one file have in a column `split`."""
+    return sorted({row["split"] for row in rows if row.get("split") in SPLIT_WORDS})
+
+
 def _with_options(names: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> Shape | None:
     """Return the layout of questions with options in a column of their own, which the prompt then shows."""
     prompt, answer, options = _first(names, PROMPTS), _first(names, ANSWERS), _first(names, OPTIONS)
@@ -91,16 +98,21 @@ def _like(names: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> Shape 
 
 
 def proposal(lacking: Collection[str], there: Sequence[str], where: str) -> str:
-    """Return settings that name the columns of prompt and answer, taken from the columns that are there."""
+    """Return settings that name the columns of prompt and answer, taken from the columns that are there.
+
+    "" if none of them is known: then they may be no names at all.
+    """
     names = {name.lower(): name for name in there}
-    words = []
-    if "prompt" in lacking:
-        prompt = _first(names, PROMPTS) or there[0]
-        names.pop(prompt.lower())
-        words.append(f"{where}.columns.prompt={_written(prompt)}")
-    if "answer" in lacking:
-        words.append(f"{where}.columns.answer={_written(_first(names, ANSWERS) or '')}")
-    return " ".join(words)
+    found = {}
+    for column, known in (("prompt", PROMPTS), ("answer", ANSWERS)):
+        found[column] = _first(names, known)
+        names.pop((found[column] or "").lower(), None)
+    if not any(found.values()):
+        return ""
+    # With one column left, it must be the other one.
+    only = next(iter(names.values())) if len(names) == 1 else ""
+    settings = [f"{where}.columns.{column}={_written(found[column] or only)}" for column in lacking if column in found]
+    return " ".join(sorted(settings, reverse=True))
 
 
 def _written(name: str) -> str:

@@ -9,15 +9,14 @@ import struct
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-
 from nemo_brorl.core.errors import ModelError, WeightSyncError
-from nemo_brorl.core.model_folder import check_model_file, model_object
+from nemo_brorl.core.model_folder import model_object
+from nemo_brorl.core.weight_files import stored_tensors
 from nemo_brorl.types import WEIGHT_ITEM_BYTES, BucketNotice, Period, TensorInfo, WeightBucket
 
 _TIED_HEAD = "lm_head.weight"
@@ -39,26 +38,9 @@ def read_shapes(model_folder: Path) -> dict[str, tuple[int, ...]]:
 
     Raises ModelError when config.json or weights are missing, or a file is not complete.
     """
-    files = sorted(model_folder.glob("*.safetensors"))
-    if not files or not (model_folder / "config.json").is_file():
-        raise ModelError(
-            f"{model_folder} is not a model folder: it needs config.json and *.safetensors. Pass a Hugging Face folder."
-        )
-    shapes: dict[str, tuple[int, ...]] = {}
-    for file in files:
-        shapes.update(_shapes_in(file))
-    return shapes
-
-
-def _shapes_in(file: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
-    check_model_file(file)
-    try:
-        with safe_open(file, framework="numpy") as tensors:
-            names = tensors.keys()
-            for name in names:
-                yield name, tuple(tensors.get_slice(name).get_shape())
-    except (OSError, SafetensorError) as cause:
-        raise ModelError(f"{file} is not a whole safetensors file ({cause}); export the model again") from cause
+    if not (model_folder / "config.json").is_file():
+        raise ModelError(f"{model_folder} is not a model folder: it needs config.json. Pass a Hugging Face folder.")
+    return {name: tensor.shape for name, tensor in stored_tensors(model_folder).items()}
 
 
 def has_tied_head(model_folder: Path) -> bool:

@@ -2,7 +2,8 @@
 
 `make test-first-hours`, or `python -m tests.first_hours --only 0 3` for some. Each run has three steps with engines. It
 prints minutes, warnings and failures ("surprises"), silence above 10 seconds, lines above 80 columns, and the ratio of
-the rehearsal's estimate of a step to the mean of the second and third step, both without validation.
+the rehearsal's estimate of a step to the mean of the second and third step, both without validation. Before them it
+looks at the width of help pages and refusals (`--no-screens` leaves them out, `--only` without a number the runs).
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ import re
 import subprocess
 import sys
 import tempfile
+import termios
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from nemo_brorl.__main__ import COMMANDS
 from nemo_brorl.core.console import ERASE_LINE
 from nemo_brorl.training.records import read_metrics
 from tests.first_hours.shapes import REWARDS, ROWS, SIGNATURES, SIZES, TOKENIZERS, write_data, write_tokenizer
@@ -30,6 +34,29 @@ SETTINGS = (
     *("rollouts.prompts_per_step=2", "rollouts.num_per_prompt=16", "rollouts.max_response_tokens=32"),
 )
 ESTIMATE = re.compile(r"sampling about (\S+) s.*training about (\S+) s")
+SCREENS = (  # what a newcomer types before a run, or by mistake
+    "help",
+    "trian",
+    "train --config-name nope",
+    "train policy.modl=x",
+    "train --config-name sums_cpu data.source=jsonl",
+    "try policy.model=/nope",
+    "plan --config-name sums_cpu",
+    "plan --config-name brorl_7b",
+    "doctor --config-name sums_cpu",
+    "doctor --nope",
+    "runs",
+    "runs /nope",
+    "status /nope",
+    "attach /nope",
+    "report /nope",
+    "watch /nope",
+    "diff /nope /nope",
+    "compare /nope /nope",
+    "sweep /nope.yaml",
+    "submit --config-name brorl_7b",
+    "render nope=1",
+)
 STAGES = ("time/collect_s", "time/log_prob_s", "time/update_s", "time/fetch_s")
 
 
@@ -66,17 +93,27 @@ def noticed(root: Path, index: int) -> Noticed:
     given = (f"policy.model={model}", f"data.path={data}", f"data.verifier={verifier}")
     command = [sys.executable, "-m", "nemo_brorl", "train", "--config-name", "your_model", *given, *SETTINGS]
     variables = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    variables |= {"COLUMNS": f"{COLUMNS}", "NO_COLOR": "1"}
+    start = time.monotonic()
+    code, lines, silences = shown([*command, f"exp_manager.explicit_log_dir={run}"], variables)
+    (root / f"run_{index}.txt").write_text("\n".join(lines))
+    surprises = [line for line in lines if re.search(r"warning|error|Traceback", line, re.IGNORECASE)]
+    minutes = (time.monotonic() - start) / 60
+    return Noticed(name, code, minutes, surprises, silences, wide_of(lines), _ratio(lines, run))
+
+
+def shown(command: Sequence[str], variables: Mapping[str, str]) -> tuple[int, list[str], list[str]]:
+    """Run a command on a terminal of `COLUMNS`, and return its exit code, lines and silences."""
     start = last = time.monotonic()
     lines: list[str] = []
     silences: list[str] = []
     screen, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, COLUMNS))
     with subprocess.Popen(
-        [*command, f"exp_manager.explicit_log_dir={run}"],
+        command,
         stdin=subprocess.DEVNULL,
         stdout=theirs,
         stderr=theirs,
-        env=variables,
+        env={**variables, "NO_COLOR": "1"},
     ) as process:
         os.close(theirs)
         rest = b""
@@ -91,11 +128,25 @@ def noticed(root: Path, index: int) -> Noticed:
             if now - start > LIMIT_S:
                 process.terminate()
     os.close(screen)
-    (root / f"run_{index}.txt").write_text("\n".join(lines))
-    surprises = [line for line in lines if re.search(r"warning|error|Traceback", line, re.IGNORECASE)]
-    wide = [line for line in lines if len(line) > COLUMNS]
-    minutes = (time.monotonic() - start) / 60
-    return Noticed(name, process.returncode, minutes, surprises, silences, wide, _ratio(lines, run))
+    return process.returncode, lines, silences
+
+
+def wide_of(lines: Iterable[str]) -> list[str]:
+    """Return the lines that are wider than the terminal."""
+    return [line for line in lines if len(line) > COLUMNS]
+
+
+def look_at_screens() -> int:
+    """Run the commands of `SCREENS`, print how wide each is, and return how many do not end or are too wide."""
+    num_wrong = 0
+    for words in (*SCREENS, *(f"help {name}" for name in COMMANDS)):
+        code, lines, _ = shown([sys.executable, "-m", "nemo_brorl", *words.split()], os.environ)
+        wide = wide_of(lines)
+        num_wrong += bool(wide) or code not in (0, 2)
+        print(f"brorl {words}: exit code {code}, {len(wide)} of {len(lines)} lines above {COLUMNS} columns", flush=True)
+        for line in wide[:3]:
+            print(f"    {line[:200]}")
+    return num_wrong
 
 
 def _read(screen: int) -> bytes:
@@ -120,13 +171,14 @@ def main() -> int:
     """Run all shapes, or those of `--only`, and return 1 if a run failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", type=int, nargs="*", default=range(len(ROWS)))
+    parser.add_argument("--screens", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--folder", type=Path, default=None)
     options = parser.parse_args()
     root = options.folder or Path(tempfile.mkdtemp(prefix="first_hours_"))
     root.mkdir(parents=True, exist_ok=True)
     # A random model is right by chance: responses of an odd length are.
     (root / "brought.py").write_text(REWARDS.replace("float(str(right) in text)", "float(len(text) % 2)"))
-    codes = []
+    codes = [look_at_screens()] if options.screens else []
     for index in options.only:
         seen = noticed(root, index)
         codes.append(seen.code)

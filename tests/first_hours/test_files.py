@@ -36,6 +36,7 @@ def only(path: Path, **settings: Any) -> Question:
     ("name", "content"),
     [
         ("semicolons.csv", "prompt;answer\n1 + 1?;2\n"),
+        ("excel.csv", "\ufeffsep=;\nprompt;answer\n1 + 1?;2\n"),
         ("tabs.csv", "prompt\tanswer\n1 + 1?\t2\n"),
         ("blanks.csv", "prompt, answer\n1 + 1?,2\n"),
         ("marked.csv", "\ufeffprompt;answer\n1 + 1?;2\n"),
@@ -173,6 +174,7 @@ def test_answers_that_are_all_equal_or_end_in_a_point_are_named(
             "data.columns.prompt=text data.columns.answer='\"Correct Answer\"'",
         ),
         ({"text": "a", "completion": "b"}, "data.columns.prompt=text data.columns.answer=completion"),
+        ({"input": "a", "the right one": "b"}, "data.columns.prompt=input data.columns.answer='\"the right one\"'"),
         ({"query": "a", "response": "b"}, "data.columns.prompt=query data.columns.answer=response"),
     ],
 )
@@ -180,6 +182,35 @@ def test_columns_are_proposed_as_a_shell_takes_them(tmp_path: Path, row: dict[st
     with pytest.raises(DataError) as raised:
         only(write_parquet(tmp_path / "rows.jsonl.parquet", [row]))
     assert str(raised.value).endswith(f"Say which is which: set {proposed}")
+
+
+def test_names_that_are_none_are_no_proposal(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("What is 1 + 1?,2\nWhat is 1 + 2?,3\n", encoding="utf-8")
+    with pytest.raises(DataError, match="write a first line with some, such as prompt,answer") as raised:
+        only(path)
+    assert "data.columns.prompt=" not in str(raised.value)
+
+
+@pytest.mark.parametrize("content", ["2", "two words"])
+def test_an_answer_that_is_a_message_is_its_text(tmp_path: Path, content: str) -> None:
+    for answer in ([{"role": "assistant", "content": content}], {"role": "assistant", "content": content}):
+        path = write_jsonl(tmp_path / "rows.jsonl", [{"prompt": "1 + 1?", "completion": answer}])
+        question = only(path, columns=ColumnsConfig(answer="completion"), verifier="exact_match")
+        assert question.payload["answer"] == content
+
+
+@pytest.mark.parametrize(("second", "is_named"), [("test", True), ("train", False), ("hard", False)])
+def test_rows_of_several_splits_in_one_file_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, second: str, is_named: bool
+) -> None:
+    rows = [{**ROW, "split": "train"}, {"prompt": "1 + 2?", "answer": "3", "split": second}]
+    path = write_jsonl(tmp_path / "rows.jsonl", rows)
+    questions(path)
+    assert ("rows of test, train are all read. Set 'data.only={split: train}'" in caplog.text) == is_named
+    caplog.clear()
+    assert len(questions(path, only={"split": "train"})) == (1 if second != "train" else 2)
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize("path", ["openai/gsm8k", "hf://datasets/a/b", "https://a.b/c.jsonl", "s3://a/b.jsonl"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,8 +17,9 @@ from nemo_brorl.core.model_folder import local_model
 from nemo_brorl.core.model_shape import read_model_shape
 from nemo_brorl.core.template_files import TemplateSettings
 from nemo_brorl.core.tokenizer import load_tokenizer
-from nemo_brorl.core.weight_files import check_model_files
+from nemo_brorl.core.weight_files import INDEX, WEIGHTS, check_model_files
 from nemo_brorl.prompts.prompt_check import unread_arguments
+from nemo_brorl.weights.incoming import read_shapes
 from tests.support.source_tree import ROOT
 
 SUMS = ROOT / "models" / "sums"
@@ -83,29 +83,49 @@ def test_numbers_that_are_none_are_named_by_tensor(model: Path, dtype: torch.dty
     check_model_files(model)
 
 
-@pytest.mark.parametrize(
-    ("extra", "is_named"),
-    [("model.layers.0.self_attn.q_proj.lora_A.weight", True), ("model.layers.0.self_attn.rotary_emb.inv_freq", False)],
-)
-def test_tensors_that_the_model_does_not_have_are_named(
-    model: Path, caplog: pytest.LogCaptureFixture, extra: str, is_named: bool
-) -> None:
-    caplog.set_level(logging.WARNING)
-    rewrite(model, lambda tensors: {**tensors, extra: torch.zeros(4)})
+def test_tensors_that_the_model_does_not_have_are_refused_and_buffers_are_none(model: Path) -> None:
+    rewrite(model, lambda tensors: {**tensors, "model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(4)})
     check_model_files(model)
-    assert (f"1 tensors are not used, {extra} for one" in caplog.text) == is_named
+    assert not any("rotary" in name for name in read_shapes(model))
+    rewrite(model, lambda tensors: {**tensors, "visual.patch_embed.weight": torch.zeros(4)})
+    assert "1 tensors are not those of config.json, visual.patch_embed.weight for one" in refusal(model)
 
 
-def test_a_config_of_fewer_layers_or_another_family_names_what_is_lost(
-    model: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_config_of_fewer_layers_or_another_family_names_what_would_be_lost(model: Path) -> None:
     change(model, num_hidden_layers=1)
-    check_model_files(model)
-    assert "tensors are not used, model.layers." in caplog.text
-    caplog.clear()
+    assert "24 tensors are not those of config.json, model.layers.1." in refusal(model)
     change(model, num_hidden_layers=3, model_type="llama")
+    assert "9 tensors are not those of config.json, model.layers.0.self_attn.k_proj.bias for one" in refusal(model)
+
+
+@pytest.mark.parametrize("name", ["model-00001-of-00002.safetensors", "model-00001-of-00001.safetensors"])
+def test_a_part_without_an_index_is_refused_as_training_and_transformers_do(model: Path, name: str) -> None:
+    (model / WEIGHTS).rename(model / name)
+    assert f"{INDEX} is missing, which says what {name} holds: download it, too" in refusal(model)
+    with pytest.raises(ModelError, match="is missing"):
+        read_shapes(model)
+
+
+def test_weights_of_another_name_are_renamed(model: Path) -> None:
+    (model / WEIGHTS).rename(model / "weights.safetensors")
+    assert f"only weights.safetensors: name it {WEIGHTS} if it holds the whole model" in refusal(model)
+
+
+def test_a_second_copy_of_the_weights_under_other_names_is_left_out(model: Path) -> None:
+    save_file({"layers.0.wq.weight": torch.zeros(4)}, model / "consolidated.safetensors")
     check_model_files(model)
-    assert "9 tensors are not used, model.layers.0.self_attn.k_proj.bias for one" in caplog.text
+    assert "layers.0.wq.weight" not in read_shapes(model)
+
+
+def test_an_index_that_names_the_wrong_file_of_a_tensor_loses_it(model: Path) -> None:
+    names = load_file(model / WEIGHTS)
+    save_file({NORM: names[NORM]}, model / "other.safetensors")
+    index = {"weight_map": {name: WEIGHTS for name in names} | {NORM: "other.safetensors"}}
+    (model / INDEX).write_text(json.dumps(index))
+    check_model_files(model)
+    index["weight_map"]["model.embed_tokens.weight"] = "other.safetensors"
+    (model / INDEX).write_text(json.dumps(index))
+    assert "1 tensors are missing, model.embed_tokens.weight for one" in refusal(model)
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def _what_is_wrong(folder: Path) -> str:
 def scratch_root() -> Path:
     """Return the parent of this user's private folder for temporary files: $TMPDIR, or /tmp.
 
-    $TMPDIR is used where it is a folder on a disk of this machine with a path short enough for Ray's sockets. Otherwise
+    $TMPDIR is used where it is a folder on a disk of this machine with a path that Ray's sockets can have. Otherwise
     the log says why it is not.
     """
     named = os.environ.get("TMPDIR", "")
@@ -92,6 +92,8 @@ def _root_of(named: str) -> Path:
         why = f"is on {kind}, not on a disk of this machine"
     elif len(os.fsencode(root)) > room:
         why = f"is longer than the {room} bytes that paths of Ray's sockets leave for it"
+    elif not named.isascii():
+        why = "has letters beyond ASCII, which Ray's paths must not have"
     else:
         return root
     log.warning("TMPDIR=%s %s: private folders are made in %s", named, why, TMP)

@@ -23,7 +23,7 @@ from brorl_lab.theory.advice import (
 )
 from brorl_lab.theory.success_prior import SuccessPrior
 from nemo_brorl.core.console import Console, write_error
-from nemo_brorl.core.errors import USER_ERROR, ConfigError, DataError
+from nemo_brorl.core.errors import USER_ERROR, DataError
 from nemo_brorl.core.run_folders import metrics_file
 from nemo_brorl.generation.placement.costs import PlacementCosts
 from nemo_brorl.training.records import read_metrics
@@ -51,12 +51,8 @@ def main(argv: Sequence[str]) -> int:
     if options.samples <= 0 or options.steps < 2 or min(options.sizes) < 2:
         write_error("\nerror: pass --samples above 0, --steps of at least 2, --sizes of at least 2\n")
         return USER_ERROR
-    try:
-        steps = measured_steps(read_metrics(metrics_file(options.run)))[-options.steps :]
-        table, words = build_advice(steps, options.sizes, options.samples)
-    except (ConfigError, DataError, OSError) as error:
-        write_error(f"\nerror: {error}\n")
-        return USER_ERROR
+    steps = measured_steps(read_metrics(metrics_file(options.run)))[-options.steps :]
+    table, words = build_advice(steps, options.sizes, options.samples)
     console = Console()
     header = ["N", "keep rate", "informative groups", "rate × updates full", "samples", "signal", "seconds", "signal/s"]
     console.table(header, table)

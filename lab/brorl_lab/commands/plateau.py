@@ -10,7 +10,7 @@ from typing import Any
 from brorl_lab.renamed_metrics import check_metric_name
 from nemo_brorl.config.rollouts import PlateauConfig
 from nemo_brorl.core.console import Console, write_error
-from nemo_brorl.core.errors import USER_ERROR, ConfigError, DataError
+from nemo_brorl.core.errors import USER_ERROR, DataError
 from nemo_brorl.core.run_folders import metrics_file
 from nemo_brorl.rollouts.plateau import PlateauDetector, trend
 from nemo_brorl.training.records import read_metrics
@@ -38,12 +38,8 @@ def main(argv: Sequence[str]) -> int:
         )
         return USER_ERROR
     config = PlateauConfig(options.window, options.patience, options.confidence, options.min_gain)
-    try:
-        check_metric_name(options.metric)
-        table = plateau_rows(read_metrics(metrics_file(options.run)), config, options.metric)
-    except (ConfigError, DataError, OSError) as error:
-        write_error(f"\nerror: {error}\n")
-        return USER_ERROR
+    check_metric_name(options.metric)
+    table = plateau_rows(read_metrics(metrics_file(options.run)), config, options.metric)
     Console().table(["step", options.metric, "slope per validation (bounds)", "verdict"], table)
     return 0
 

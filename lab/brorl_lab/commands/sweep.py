@@ -298,12 +298,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--only", type=int, metavar="K", help="run the K-th alone, from 1: for a Slurm array")
     parser.add_argument("--tables", action="store_true", help="tables and figure of what is there, no run")
     options = parser.parse_args(argv)
-    try:
-        file = read_file(options.file)
-        runs = plan_runs(file)
-    except ConfigError as error:
-        write_error(f"\nerror: {error}\n")
-        return USER_ERROR
+    file = read_file(options.file)
+    runs = plan_runs(file)
     if options.only is not None and not 1 <= options.only <= len(runs):
         write_error(f"\nerror: --only {options.only}: the sweep has runs 1 to {len(runs)}\n")
         return USER_ERROR

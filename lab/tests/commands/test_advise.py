@@ -10,7 +10,7 @@ import pytest
 from brorl_lab.commands.advise import build_advice, main, measured_step, measured_steps
 from brorl_lab.theory.success_prior import SuccessPrior
 
-from nemo_brorl.core.errors import DataError
+from nemo_brorl.core.errors import ConfigError, DataError
 from nemo_brorl.training.records import read_metrics
 
 HARD = SuccessPrior(0.2, 40.0)
@@ -81,8 +81,10 @@ def test_only_the_newest_steps_with_one_n_count(tmp_path: Path) -> None:
 def test_a_run_that_says_too_little_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(DataError, match="0 steps have"):
         measured_steps([{"step": 1, "policy/loss": 1.0}])
-    assert main([str(write_run(tmp_path / "m.jsonl", HARD, 4, num_steps=1))]) == 2
-    assert main([str(tmp_path / "missing.jsonl")]) == 2
+    with pytest.raises(DataError):
+        main([str(write_run(tmp_path / "m.jsonl", HARD, 4, num_steps=1))])
+    with pytest.raises(ConfigError, match="there is no such run folder"):
+        main([str(tmp_path / "missing.jsonl")])
     assert main([str(tmp_path), "--sizes", "1"]) == 2
     assert "--sizes of at least 2" in capsys.readouterr().err
 

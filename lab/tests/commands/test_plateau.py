@@ -9,7 +9,7 @@ import pytest
 from brorl_lab.commands.plateau import main, plateau_rows
 
 from nemo_brorl.config.rollouts import PlateauConfig
-from nemo_brorl.core.errors import DataError
+from nemo_brorl.core.errors import ConfigError, DataError
 
 
 def write(path: Path, scores: list[float]) -> Path:
@@ -37,6 +37,7 @@ def test_the_command_prints_a_row_for_each_validation(tmp_path: Path, capsys: py
 def test_a_file_without_validations_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(DataError, match="no row has 'validation/pass_at_1'"):
         plateau_rows([{"step": 1}], PlateauConfig())
-    assert main([str(tmp_path / "missing.jsonl")]) == 2
+    with pytest.raises(ConfigError, match="there is no such run folder"):
+        main([str(tmp_path / "missing.jsonl")])
     assert main([str(write(tmp_path / "m.jsonl", [0.1])), "--window", "2"]) == 2
     assert "pass --window of at least 3" in capsys.readouterr().err

@@ -168,6 +168,10 @@ def check_limits(config: BroRLConfig) -> Iterator[Check]:
     wanted = THREADS_PER_PROCESS * processes
     advice = f"raise it to {wanted} or more (ulimit -u, TasksMax, pids.max of the container)"
     yield _limit("processes", least, wanted // 4, wanted, advice)
+    for name, number, flag in (("size of a file", resource.RLIMIT_FSIZE, "-f"), ("memory", resource.RLIMIT_AS, "-v")):
+        limit, _ = resource.getrlimit(number)
+        if limit != resource.RLIM_INFINITY:
+            yield Check(name, FAIL, f"limited to {limit / GIB:.1f} GiB, and Ray needs more", f"ulimit {flag} unlimited")
     locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     if config.trainer.num_nodes > 1 and INFINIBAND.is_dir():
         if locked == resource.RLIM_INFINITY:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from brorl_launcher.doctor import machine
 from brorl_launcher.doctor.command import read_ports
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check
 
+from nemo_brorl.config.load import load_config
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.config.trainer import TrainerConfig
 from nemo_brorl.core.errors import ConfigError
@@ -97,3 +99,14 @@ def test_a_node_that_cannot_compile_kernels_is_refused(tmp_path: Path, monkeypat
     assert machine.check_compiler() == Check(
         "compiler", FAIL, "none", "install gcc on every node, or name a compiler in CC"
     )
+
+
+def test_limits_under_which_ray_does_not_start_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def limit(number: int) -> tuple[int, int]:
+        most = 200 << 10 if number == resource.RLIMIT_FSIZE else resource.RLIM_INFINITY
+        return most, most
+
+    monkeypatch.setattr(resource, "getrlimit", limit)
+    checks = {check.name: check for check in machine.check_limits(load_config("brorl_cpu"))}
+    assert (checks["size of a file"].status, checks["size of a file"].advice) == (FAIL, "ulimit -f unlimited")
+    assert "memory" not in checks

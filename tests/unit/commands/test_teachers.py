@@ -104,10 +104,10 @@ def test_another_model_may_not(spoil: Callable[[Path], None], told: str, teacher
         assert told in str(refused.value)
 
 
-def test_brorl_train_refuses_a_teacher_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_brorl_train_refuses_a_teacher_that_is_not_there(tmp_path: Path) -> None:
     run = f"exp_manager.explicit_log_dir={tmp_path / 'run'}"
-    assert train.main(["--config-name", "sums_cpu", run, "algorithm.kl.teacher=/no/such/teacher"]) == 2
-    assert "algorithm.kl.teacher=/no/such/teacher: there is no such folder" in capsys.readouterr().err
+    with pytest.raises(ModelError, match="algorithm.kl.teacher=/no/such/teacher: there is no such folder"):
+        train.main(["--config-name", "sums_cpu", run, "algorithm.kl.teacher=/no/such/teacher"])
     assert not (tmp_path / "run").exists()
 
 

@@ -122,6 +122,17 @@ def test_a_tmpdir_too_long_for_rays_sockets_is_left_and_the_log_says_so_once(
     assert said.endswith("bytes that paths of Ray's sockets leave for it: private folders are made in /tmp")
 
 
+def test_a_tmpdir_with_letters_that_ray_cannot_write_is_left_and_one_with_blanks_is_taken(
+    short: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logging.getLogger("brorl_graders"), "propagate", True)
+    for name, root in (("ä", Path("/tmp")), ("a b", short / "a b")):
+        (short / name).mkdir()
+        monkeypatch.setenv("TMPDIR", str(short / name))
+        assert scratch_root() == root
+    assert f"TMPDIR={short / 'ä'} has letters beyond ASCII" in caplog.text
+
+
 @pytest.mark.parametrize("value", ["/not/on/this/node", "relative", "/etc/passwd"])
 def test_a_tmpdir_that_is_not_on_this_node_is_left_and_the_log_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, value: str

@@ -84,3 +84,15 @@ def test_a_log_record_is_broken_on_a_terminal_and_whole_in_the_log_file(
     assert screen.getvalue().count("\n") == 2
     logged = (tmp_path / "log.txt").read_text()
     assert re.search(r"^\S+ \d\d:\d\d:\d\d driver I engine 0 has the lean scheduler$", logged, re.M), "one time a line"
+
+
+def test_the_rest_of_a_line_begins_below_its_second_column() -> None:
+    assert wrap("  try    show what a model answers", 24, "    ") == "  try    show what a\n         model answers"
+    # A first column of most of the width leaves no room.
+    assert wrap("  a_first_column  of text", 20, "    ") == "  a_first_column  of\n      text"
+
+
+def test_a_command_that_is_broken_stays_one_for_a_shell() -> None:
+    text = "  brorl train --config-name your_model policy.model=MODEL"
+    assert wrap(text, 40, "    ") == "  brorl train --config-name your_model \\\n      policy.model=MODEL"
+    assert all(len(line) <= 40 for line in wrap(text, 40, "    ").splitlines())

@@ -78,9 +78,9 @@ def _resize(tensors: dict[str, torch.Tensor]) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (_drop, "missing model.layers.2.mlp.up_proj.weight; left over none"),
-        (_add, "missing none; left over model.layers.0.mlp.router.weight"),
-        (_resize, r"model.norm.weight has shape \(33,\), but config.json says \(32,\)"),
+        (_drop, "1 tensors are missing, model.layers.2.mlp.up_proj.weight for one"),
+        (_add, "1 tensors are not those of config.json, model.layers.0.mlp.router.weight for one"),
+        (_resize, "model.norm.weight has 33 numbers, config.json says 32"),
     ],
     ids=["missing", "left over", "wrong shape"],
 )
@@ -97,7 +97,7 @@ def test_tensors_that_do_not_fit_the_config_are_named(
 
 def test_a_folder_without_weights_is_refused(model_folder: Path, tmp_path: Path, device: Device) -> None:
     (tmp_path / "config.json").write_bytes((model_folder / "config.json").read_bytes())
-    with pytest.raises(ModelError, match="holds neither model.safetensors nor"):
+    with pytest.raises(ModelError, match="there are no weights"):
         round_trip(tmp_path, device)
 
 
@@ -106,10 +106,7 @@ def test_a_missing_expert_and_one_too_many_are_named(tmp_path: Path, device: Dev
     tensors = load_file(folder / "model.safetensors")
     tensors["model.layers.1.mlp.experts.2.up_proj.weight"] = tensors.pop("model.layers.1.mlp.experts.1.up_proj.weight")
     save_file(tensors, folder / "model.safetensors")
-    names = (
-        r"missing model\.layers\.1\.mlp\.experts\.1\.up_proj\.weight; left over "
-        r"model\.layers\.1\.mlp\.experts\.2\.up_proj\.weight"
-    )
+    names = r"missing, model\.layers\.1\.mlp\.experts\.1\.up_proj.* not those .* model\.layers\.1\.mlp\.experts\.2\."
     with pytest.raises(ModelError, match=names):
         round_trip(folder, device)
 

@@ -232,6 +232,19 @@ def test_bad_rows_are_named_by_file_and_line(tmp_path: Path, content: str, messa
         make_source(jsonl(path), "train", seed=1)
 
 
+@pytest.mark.parametrize("column", ["score", "metadata", "extra_info"])
+def test_numbers_that_are_none_refuse_no_row_where_nothing_reads_them(tmp_path: Path, column: str) -> None:
+    rows = [{"prompt": f"1+{number}", "answer": "1", column: {"rate": [float("nan")]}} for number in range(3)]
+    path = write_jsonl(tmp_path / "rows.jsonl", rows)
+    assert sorted(texts(jsonl(path, held_out_fraction=0.0))) == ["1+0", "1+1", "1+2"]
+
+
+def test_a_missing_task_of_pandas_is_none(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", [{"prompt": "1+1", "answer": "2", "task": float("nan")}])
+    source = make_source(jsonl(path, held_out_fraction=0.0), "train", 1).domains[0].source
+    assert isinstance(source.question(0).task, str)
+
+
 def test_a_row_that_asks_for_no_verifier_is_named_by_file_and_line(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", [{"prompt": "a", "answer": "1", "verifier": "exact"}])
     with pytest.raises(DataError, match="rows.jsonl, line 1: unknown verifier 'exact'; choose .*exact_match"):

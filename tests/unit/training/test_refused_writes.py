@@ -5,11 +5,16 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
+from nemo_brorl.__main__ import main
+from nemo_brorl.commands import train
 from nemo_brorl.commands.run import run_command
 from nemo_brorl.commands.trackers import MetricFan
 from nemo_brorl.config.load import CommandLine
@@ -149,39 +154,51 @@ def test_what_to_do_follows_from_the_cause(number: int, remedy: str) -> None:
     assert message.endswith("the same command then resumes from the last checkpoint")
 
 
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[[OSError], int]:
+    """What `brorl` returns whose command fails with an error. It may give standard output away."""
+
+    def run(error: OSError) -> int:
+        def fail(config: BroRLConfig, line: CommandLine) -> int:
+            raise error
+
+        monkeypatch.setattr(train, "main", lambda argv: run_command("train", "", argv, fail))
+        monkeypatch.setattr(sys, "argv", ["brorl", "train"])
+        return main()
+
+    return run
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
 def test_a_refusing_disk_is_one_message_and_exit_code_two_whoever_writes(
-    number: int, capsys: pytest.CaptureFixture[str]
+    number: int, failing: Callable[[OSError], int], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def write(config: BroRLConfig, line: CommandLine) -> int:
-        raise OSError(number, os.strerror(number), "runs/a/nemo/log")
-
-    assert run_command("train", "", [], write) == 2
-    assert f"error: runs/a/nemo/log cannot be written ({os.strerror(number)})" in capsys.readouterr().err
+    assert failing(OSError(number, os.strerror(number), "runs/a/nemo/log")) == USER_ERROR
+    assert f"error: runs/a/nemo/log cannot be written ({os.strerror(number)})" in capfd.readouterr().err
 
 
-def test_a_mistake_of_ours_stays_a_traceback() -> None:
-    def look(config: BroRLConfig, line: CommandLine) -> int:
-        raise FileNotFoundError(errno.ENOENT, "No such file or directory", "x")
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileNotFoundError(errno.ENOENT, "No such file or directory", "x"),
+        # A process that may not be signalled is no file.
+        PermissionError(errno.EPERM, "Operation not permitted"),
+    ],
+)
+def test_a_mistake_of_ours_stays_a_traceback(error: OSError, failing: Callable[[OSError], int]) -> None:
+    with pytest.raises(type(error)):
+        failing(error)
 
-    with pytest.raises(FileNotFoundError):
-        run_command("train", "", [], look)
 
-
-def test_a_file_that_this_user_may_not_touch_is_one_message(capsys: pytest.CaptureFixture[str]) -> None:
-    def forbidden(config: BroRLConfig, line: CommandLine) -> int:
-        raise PermissionError(errno.EPERM, "Operation not permitted", "runs/a/evaluations")
-
-    assert run_command("evaluate", "", [], forbidden) == USER_ERROR
+def test_a_file_that_this_user_may_not_touch_is_one_message(
+    failing: Callable[[OSError], int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert failing(PermissionError(errno.EPERM, "Operation not permitted", "runs/a/evaluations")) == USER_ERROR
     message = (
         "error: runs/a/evaluations is forbidden (Operation not permitted): make sure that this user may read and write"
     )
-    assert message in capsys.readouterr().err
+    assert message in capfd.readouterr().err
 
 
-def test_a_process_that_may_not_be_signalled_is_no_file() -> None:
-    def forbidden(config: BroRLConfig, line: CommandLine) -> int:
-        raise PermissionError(errno.EPERM, "Operation not permitted")
-
-    with pytest.raises(PermissionError):
-        run_command("evaluate", "", [], forbidden)
+def test_a_broken_pipe_is_the_exit_code_of_its_signal(failing: Callable[[OSError], int]) -> None:
+    assert failing(BrokenPipeError(errno.EPIPE, "Broken pipe")) == 128 + signal.SIGPIPE
