@@ -126,10 +126,7 @@ def summarize_run(
         return RunSummary(str(folder), f"unreadable ({type(error).__name__}: {first_line[:80]})")
 
 
-def _summary(
-    folder: Path,
-    now: float,
-) -> RunSummary:
+def _summary(folder: Path, now: float) -> RunSummary:
     run = read_run(folder)
     rows = last_rows(folder / "metrics.jsonl", MAX_BYTES)
     validations = [row for row in rows if _number(row, "validation/pass_at_1") is not None]

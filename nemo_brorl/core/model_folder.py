@@ -96,10 +96,7 @@ def model_object(path: Path) -> dict[str, Any]:
 
 
 def shard_names(folder: Path) -> dict[str, str] | None:
-    """Return which file of a model folder holds each tensor, as its index says, or None without an index.
-
-    Raises ModelError when the index is malformed or names a file elsewhere.
-    """
+    """Return which file of a folder holds each tensor, None without an index. Raises ModelError for files elsewhere."""
     index = folder / INDEX
     if not index.exists():
         return None

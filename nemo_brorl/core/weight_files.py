@@ -23,8 +23,7 @@ MAX_NAMED = 4  # faults in one message
 POINTER = b"version https://git-lfs"  # first bytes of a Git LFS pointer
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 TRAINED = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8}  # bytes of a number, by its type
-# Bits that are all set in a NaN or an infinity.
-EXPONENTS = {"BF16": 0x7F80, "F16": 0x7C00, "F32": 0x7F800000}
+EXPONENTS = {"BF16": 0x7F80, "F16": 0x7C00, "F32": 0x7F800000}  # bits that are all set in a NaN or an infinity
 HARMLESS = ("rotary_emb.inv_freq", "masked_bias")  # ends of names of tensors that follow from the config
 BLOCK = 1 << 16  # bytes compared at a time
 MAX_BLOCKS = 4096  # blocks of one tensor that are compared
@@ -200,10 +199,7 @@ def read_shard(path: Path) -> dict[str, StoredTensor]:
 
 
 def _stored(path: Path, entry: Mapping[str, Any], begin: int) -> StoredTensor:
-    """Return a tensor by its entry in a safetensors header, whose data begin at byte `begin`.
-
-    Raises KeyError, TypeError or ValueError for an entry that describes no tensor.
-    """
+    """Return a tensor by its entry in a header. Raises KeyError, TypeError or ValueError for one that is none."""
     (start, end), shape, dtype = entry["data_offsets"], tuple(entry["shape"]), str(entry["dtype"])
     if not all(type(number) is int and number >= 0 for number in (start, end, *shape)):
         raise ValueError("its sizes are no whole numbers")
