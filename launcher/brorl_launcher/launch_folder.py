@@ -53,7 +53,10 @@ class Folders:
 
     def job_ids(self) -> list[str]:
         """Return the numbers of all jobs that were submitted for this run, oldest first."""
-        return [row["job"] for launch in self.all_launches() for row in read_jobs(launch / "jobs.jsonl")]
+        ids = []
+        for launch in self.all_launches():
+            ids += [row["job"] for row in read_jobs(launch / "jobs.jsonl")]
+        return ids
 
 
 def read_jobs(path: Path) -> list[dict[str, Any]]:

@@ -180,10 +180,7 @@ def _devices(folder: Path) -> tuple[int | None, int | None]:
     return int(nodes), int(nodes) * int(gpus)
 
 
-def _number(
-    row: Row,
-    name: str,
-) -> float | None:
+def _number(row: Row, name: str) -> float | None:
     """Return the value of a metric in a row of the metrics file, or None if it is absent or not a finite number."""
     value: Any = row.get(name)
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
