@@ -77,10 +77,9 @@ def read_jobs(path: Path) -> list[dict[str, Any]]:
 
 
 def _is_job(row: Any) -> bool:
-    """Return whether a row of `jobs.jsonl` has the id of a Slurm job and valid arguments of its script."""
+    """Return whether a row has a number of a job, which Slurm's commands get as an argument, and its arguments."""
     if not isinstance(row, dict) or not isinstance(row.get("job"), str):
         return False
-    # Slurm's commands get the id as an argument, and must not take it for an option.
     if not re.fullmatch("[0-9]{1,18}", row["job"]):
         return False
     arguments = row.get("arguments", [])

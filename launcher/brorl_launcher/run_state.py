@@ -16,7 +16,6 @@ from brorl_launcher.launch_folder import read_jobs
 from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.core.recorded_yaml import read_record, setting_of
 from nemo_brorl.core.step_time import step_seconds
-from nemo_brorl.training.records import as_metrics
 
 TAIL_BYTES = 1 << 20  # part of metrics.jsonl that is read; a row has a few KiB
 PACE_STEPS = 10  # last steps that the mean step time covers, validations and checkpoints included
@@ -137,8 +136,12 @@ def last_rows(path: Path, num_bytes: int = TAIL_BYTES) -> list[Row]:
         except MALFORMED:
             continue
         if isinstance(row, dict) and type(row.get("step")) is int:
-            rows.append({name: value for name, value in as_metrics(row).items() if value is not None})
+            rows.append({name: value for name, value in row.items() if _is_finite(value)})
     return rows
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def newest_checkpoint(folder: Path) -> tuple[int | None, float | None]:

@@ -126,10 +126,7 @@ def summarize_run(
         return RunSummary(str(folder), f"unreadable ({type(error).__name__}: {first_line[:80]})")
 
 
-def _summary(
-    folder: Path,
-    now: float,
-) -> RunSummary:
+def _summary(folder: Path, now: float) -> RunSummary:
     run = read_run(folder)
     rows = last_rows(folder / "metrics.jsonl", MAX_BYTES)
     validations = [row for row in rows if _number(row, "validation/pass_at_1") is not None]
@@ -183,10 +180,7 @@ def _devices(folder: Path) -> tuple[int | None, int | None]:
     return int(nodes), int(nodes) * int(gpus)
 
 
-def _number(
-    row: Row,
-    name: str,
-) -> float | None:
+def _number(row: Row, name: str) -> float | None:
     """Return the value of a metric in a row of the metrics file, or None if it is absent or not a finite number."""
     value: Any = row.get(name)
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -256,6 +256,12 @@ def test_only_the_end_of_a_long_metrics_file_is_read(tmp_path: Path) -> None:
     assert 500 < len(rows) < 1100
 
 
+def test_a_row_of_metrics_holds_finite_numbers_alone(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "reward/mean": 0.5, "time/save_s": 1e999, "time/sync_s": "x"}\n{"step": true}\n')
+    assert last_rows(path) == [{"step": 1, "reward/mean": 0.5}]
+
+
 def test_how_a_job_is_said() -> None:
     assert job_text(SlurmJob("1", "PENDING", start="2030-01-01T10:00:00", reason="(Priority)"), 1) == (
         "1 PENDING (Priority: other jobs go first), expected to start 2030-01-01T10:00:00, requeued once"

@@ -59,7 +59,6 @@ def _strict(base: Any) -> Any:
 
 
 def _other_resolvers(base: Any) -> dict[str, list[Any]]:
-    """Return the implicit resolvers of a PyYAML loader by first letter, without those of int, float and timestamp."""
     tags = [f"tag:yaml.org,2002:{kind}" for kind in _REPLACED]
     kept: dict[str, list[Any]] = {}
     for letter, resolvers in base.yaml_implicit_resolvers.items():
@@ -78,7 +77,7 @@ def read_record(path: Path) -> dict[str, Any]:
         reason = _excess(text)
         record = None if reason else yaml.load(text, Loader)
     except (OSError, yaml.YAMLError, *MALFORMED) as error:
-        raise RecordError(path, _in_one_line(error)) from error
+        raise RecordError(path, " ".join(str(error).split()) or type(error).__name__) from error
     if reason:
         raise RecordError(path, reason)
     if not isinstance(record, dict | None):
@@ -87,10 +86,7 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def _excess(content: str) -> str:
-    """Return why a run folder's YAML text is refused, or "" if it is acceptable.
-
-    Refused are aliases, anchors, tags, long numbers, and texts that are nested too deeply or have too many values.
-    """
+    """Return why a run folder's YAML text is refused, or "" if it is acceptable."""
     num_nodes = 0
     depth = 0
     for event in yaml.parse(content, Loader):
@@ -114,17 +110,7 @@ def _excess(content: str) -> str:
     return ""
 
 
-def _in_one_line(error: Exception) -> str:
-    words = str(error).split()
-    if not words:
-        return type(error).__name__
-    return " ".join(words)
-
-
-def setting_of(
-    record: Mapping[str, Any],
-    name: str,
-) -> Any:
+def setting_of(record: Mapping[str, Any], name: str) -> Any:
     """Return the value of a dotted setting name in a run folder's YAML record, or None if it is missing."""
     value: Any = record
     for key in name.split("."):

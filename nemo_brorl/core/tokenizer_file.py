@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     import tokenizers
 
 MAX_GROWTH = 1000  # most characters, or tokens, that a part of a tokenizer may write for one
-# What a replacement, a prefix and a template write, and the lists of parts that work one after another.
 WRITTEN = ("content", "prepend", "single", "ids")
 PARTS = ("normalizers", "processors", "decoders")
 _OLD_FILES = frozenset(["tokenizer.model", "spiece.model", "vocab.json", "vocab.txt"])

@@ -236,10 +236,7 @@ def read_shard(path: Path) -> dict[str, StoredTensor]:
 
 
 def _stored(path: Path, entry: Mapping[str, Any], begin: int) -> StoredTensor:
-    """Return a tensor by its entry in a safetensors header, whose data begin at byte `begin`.
-
-    Raises KeyError, TypeError or ValueError for an entry that describes no tensor.
-    """
+    """Return a tensor by its entry in a header. Raises KeyError, TypeError or ValueError for one that is none."""
     (start, end), shape, dtype = entry["data_offsets"], tuple(entry["shape"]), str(entry["dtype"])
     if not all(type(number) is int and number >= 0 for number in (start, end, *shape)):
         raise ValueError("its sizes are no whole numbers")

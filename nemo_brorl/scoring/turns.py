@@ -270,10 +270,7 @@ class TurnJudge:
         data: ChunkArrays,
         outcomes: list[EpisodeOutcome],
     ) -> list[list[int]]:
-        """Return the tokens of the environment's newest observation by trajectory, empty where a trajectory ends.
-
-        A trajectory whose observation the chat template refuses has failed, and gets such an outcome in `outcomes`.
-        """
+        """Return the tokens of the newest observation by trajectory, empty where it ends or is refused."""
         prompt = chunk.request.prompt
         limit = chunk.request.sampling.max_tokens
         observations: list[list[int]] = []
@@ -287,7 +284,6 @@ class TurnJudge:
             try:
                 tokens = self.tokens.after(prompt.messages, response.tolist(), is_stopped, outcome.observation)
             except ModelError as error:
-                # What the response says may have made the observation what it is, and must not end the run.
                 outcomes[row] = failed_outcome(str(error))
                 continue
             if len(response) + len(tokens) < limit:

@@ -43,9 +43,7 @@ def load_carriers(path: Path, *kinds: type) -> list[Any]:
     `kinds` are dataclasses in the file that `nemo_brorl/types.py` does not define. Raises CheckpointError for a damaged
     file, or one of another version of this program.
     """
-    known = _own_kinds()
-    for kind in kinds:
-        known[kind.__name__] = kind
+    known = _own_kinds() | {kind.__name__: kind for kind in kinds}
     try:
         with open_record(path, VAST) as file, np.load(file) as arrays:
             text = arrays["records"].tobytes()
@@ -74,29 +72,17 @@ def _record(value: Any, arrays: dict[str, Any]) -> Any:
         return {"array": name}
     if dataclasses.is_dataclass(value):
         # Cached properties are in the instance's dict, too. Only the fields are its state.
-        fields: dict[str, Any] = {}
-        for field in dataclasses.fields(value):
-            fields[field.name] = _record(getattr(value, field.name), arrays)
-        name = type(value).__name__
-        return {"type": name, "fields": fields}
+        names = [field.name for field in dataclasses.fields(value)]
+        return {"type": type(value).__name__, "fields": {name: _record(getattr(value, name), arrays) for name in names}}
     if isinstance(value, list | tuple):
         items = [_record(item, arrays) for item in value]
-        is_tuple = isinstance(value, tuple)
-        return {"items": items, "is_tuple": is_tuple}
+        return {"items": items, "is_tuple": isinstance(value, tuple)}
     if isinstance(value, Mapping):
-        mapping: dict[str, Any] = {}
-        for key, item in value.items():
-            mapping[key] = _record(item, arrays)
-        return {"mapping": mapping}
+        return {"mapping": {key: _record(item, arrays) for key, item in value.items()}}
     return _record(fetch(value), arrays)
 
 
-def _value(
-    record: Any,
-    known: Mapping[str, type],
-    arrays: Any,
-) -> Any:
-    """Rebuild a dataclass, an array or another value from the JSON that `_record` wrote."""
+def _value(record: Any, known: Mapping[str, type], arrays: Any) -> Any:
     if isinstance(record, str):
         return restored(record)
     if isinstance(record, _PLAIN):
@@ -105,23 +91,14 @@ def _value(
         return arrays[record["array"]]
     if "type" in record:
         kind = known[record["type"]]
-        fields: dict[str, Any] = {}
-        for name, field in record["fields"].items():
-            fields[name] = _value(field, known, arrays)
+        fields = {name: _value(field, known, arrays) for name, field in record["fields"].items()}
         return store(kind(**fields))
     if "items" in record:
         items = [_value(item, known, arrays) for item in record["items"]]
         return tuple(items) if record["is_tuple"] else items
-    mapping: dict[str, Any] = {}
-    for key, item in record["mapping"].items():
-        mapping[key] = _value(item, known, arrays)
-    return mapping
+    return {key: _value(item, known, arrays) for key, item in record["mapping"].items()}
 
 
 def _own_kinds() -> dict[str, type]:
-    """Return the dataclasses that `nemo_brorl/types.py` defines, by name."""
-    found: dict[str, type] = {}
-    for kind in vars(types).values():
-        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-            found[kind.__name__] = kind
-    return found
+    kinds = [kind for kind in vars(types).values() if isinstance(kind, type)]
+    return {kind.__name__: kind for kind in kinds if dataclasses.is_dataclass(kind)}

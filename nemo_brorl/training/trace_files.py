@@ -79,12 +79,9 @@ def file_name(step: int) -> str:
 
 def steps_in(folder: Path) -> list[int]:
     """Return the steps that have a timeline file in a folder, ascending."""
-    steps: list[int] = []
-    for path in folder.glob(f"{PREFIX}*{SUFFIX}"):
-        number = path.name.removeprefix(PREFIX).removesuffix(SUFFIX)
-        if number.isdecimal():
-            steps.append(int(number))
-    return sorted(steps)
+    names = [path.name for path in folder.glob(f"{PREFIX}*{SUFFIX}")]
+    numbers = [name.removeprefix(PREFIX).removesuffix(SUFFIX) for name in names]
+    return sorted(int(number) for number in numbers if number.isdecimal())
 
 
 def trace_events(timeline: StepTimeline) -> list[Event]:

@@ -72,9 +72,7 @@ def _write(
     shards = list(cut(manifest, lambda info: info.num_bytes, shard_bytes))
     names = ["model.safetensors"]
     if len(shards) > 1:
-        names = []
-        for number in range(1, len(shards) + 1):
-            names.append(f"model-{number:05d}-of-{len(shards):05d}.safetensors")
+        names = [f"model-{number:05d}-of-{len(shards):05d}.safetensors" for number in range(1, len(shards) + 1)]
         _write_index(folder, shards, names)
     tensors = iter(stream)
     for shard, name in zip(shards, names, strict=True):

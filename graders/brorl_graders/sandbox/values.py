@@ -26,23 +26,12 @@ from typing import Any
 SMALL = 2**63
 # Types of iterables that become lists when the receiver needs plain data.
 LISTS = ("dict_keys", "dict_values", "map", "filter", "zip", "generator")
-SIMPLE = frozenset(
-    {
-        type(None),
-        bool,
-        float,
-        str,
-    }
-)
+SIMPLE = (type(None), bool, float, str)
 # Types of the standard library, each with the constructor arguments that are sent in place of a value.
 MAKERS: dict[type, Callable[[Any], list[Any]]] = {
     Fraction: lambda value: [value.numerator, value.denominator],
     Decimal: lambda value: [str(value)],
-    datetime.date: lambda value: [
-        value.year,
-        value.month,
-        value.day,
-    ],
+    datetime.date: lambda value: [value.year, value.month, value.day],
     datetime.timedelta: lambda value: [
         value.days,
         value.seconds,
@@ -154,26 +143,18 @@ def to_data(value: Any, keep: Keep) -> Any:
         for key, item in dict.items(value):
             pairs.append([to_data(key, keep), to_data(item, keep)])
         return {"dict": pairs}
-    return _rarer_to_data(
-        value,
-        kind,
-        keep,
-    )
+    return _rarer_to_data(value, kind, keep)
 
 
-def _list_to_data(items: Iterable[Any], keep: Keep) -> list[Any]:
-    return [to_data(item, keep) for item in items]
-
-
-def _rarer_to_data(
-    value: Any,
-    kind: type,
-    keep: Keep,
-) -> Any:
+def _rarer_to_data(value: Any, kind: type, keep: Keep) -> Any:
     try:
         return _plain_to_data(value, kind)
     except NotPlainError:
         return keep(value)
+
+
+def _list_to_data(items: Iterable[Any], keep: Keep) -> list[Any]:
+    return [to_data(item, keep) for item in items]
 
 
 def _plain_to_data(value: Any, kind: type) -> Any:
@@ -189,13 +170,7 @@ def _plain_to_data(value: Any, kind: type) -> Any:
         return {kind.__name__: _list_to_data(arguments, refuse)}
     if isinstance(value, tuple):
         fields = list(kind._fields)  # type: ignore[attr-defined]
-        return {
-            "namedtuple": [
-                kind.__name__,
-                fields,
-                _list_to_data(value, refuse),
-            ]
-        }
+        return {"namedtuple": [kind.__name__, fields, _list_to_data(value, refuse)]}
     if kind.__module__ == "numpy":
         return _array_to_data(value)
     return refuse(value)

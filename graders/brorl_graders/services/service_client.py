@@ -181,7 +181,6 @@ def check_endpoint(endpoint: Endpoint) -> None:
     else:
         method, url, body = "POST", endpoint.url, services.service_request({}, (), ())
     try:
-        # The caller's thread may run an event loop, as that of a notebook does.
         with ThreadPoolExecutor(1) as thread:
             status = thread.submit(asyncio.run, _status(method, url, body, headers)).result()
     except TimeoutError as error:

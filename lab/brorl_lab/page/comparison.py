@@ -128,25 +128,16 @@ def paired_evaluations(runs: Sequence[RunView]) -> list[Part]:
         if first is None or own is None:
             continue
         for name in own.questions:
-            if not has_same_questions(name, first, own):
-                continue
-            test = _paired(own.successes[name], first.successes[name])
-            test["benchmark"] = name
-            test["name"] = run.name
-            test["other"] = runs[0].name
-            tests.append(test)
+            if has_same_questions(name, first, own):
+                test = _paired(own.successes[name], first.successes[name])
+                tests.append({**test, "benchmark": name, "name": run.name, "other": runs[0].name})
     return tests
 
 
 def _paired(own: Successes, other: Successes) -> Part:
     """Return the paired test of two evaluations of the same prompts."""
     differences = [own[uid] - other[uid] for uid in sorted(own)]
-    found = paired_test(
-        [differences],
-        CONFIDENCE,
-        NUM_RESAMPLES,
-        SEED,
-    )
+    found = paired_test([differences], CONFIDENCE, NUM_RESAMPLES, SEED)
     ends = found.difference.interval
     return {
         "num_prompts": len(differences),

@@ -99,9 +99,5 @@ def _name(step: int) -> str:
 
 
 def _steps_in(folder: Path) -> list[int]:
-    steps: list[int] = []
-    for path in folder.glob(f"{PREFIX}*.parquet"):
-        number = path.stem.removeprefix(PREFIX)
-        if number.isdecimal():
-            steps.append(int(number))
-    return sorted(steps)
+    numbers = [path.stem.removeprefix(PREFIX) for path in folder.glob(f"{PREFIX}*.parquet")]
+    return sorted(int(number) for number in numbers if number.isdecimal())
