@@ -40,10 +40,7 @@ def run_command(
     body: Body,
     default_config: str = DEFAULT_CONFIG,
 ) -> int:
-    """Run `body` with the settings of a command line and return its exit code.
-
-    `default_config` applies if the command line names no YAML. Raises what `brorl` prints as one message.
-    """
+    """Run `body` with the settings of a command line, by default those of `default_config`, and return its exit code."""
     line = parse_command_line(argv, command, (description or "").strip(), default_config)
     return body(configured(line), line)
 
