@@ -40,7 +40,7 @@ def run_command(
     body: Body,
     default_config: str = DEFAULT_CONFIG,
 ) -> int:
-    """Run `body` with the settings of a command line, by default those of `default_config`, and return its exit code."""
+    """Run `body` with the settings of a command line, by default of `default_config`, and return its exit code."""
     line = parse_command_line(argv, command, (description or "").strip(), default_config)
     return body(configured(line), line)
 
