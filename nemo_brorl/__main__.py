@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 from nemo_brorl import __version__
-from nemo_brorl.core.clock import StartCut, cut_by_signals
+from nemo_brorl.core.clock import INTERRUPTED, StartCut, cut_by_signals
 from nemo_brorl.core.console import write_error, write_out, write_words
 from nemo_brorl.core.errors import USER_ERROR, BroRLError, ConfigError
 from nemo_brorl.core.files import cannot_write, is_refused
@@ -102,6 +102,9 @@ def main() -> int:
     except StartCut as cut:
         write_error(f"\n{cut}\n")
         return cut.exit_code
+    except KeyboardInterrupt:
+        write_error("\ninterrupted; the last checkpoint is kept\n")
+        return INTERRUPTED
 
 
 def _run(arguments: list[str]) -> int:

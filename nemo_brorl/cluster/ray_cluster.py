@@ -271,8 +271,7 @@ def start_ray(start: Callable[[], object], before: Collection[psutil.Process]) -
             end_processes(with_descendants(children_but(before)), 0.0)
             if attempt == START_TRIES:
                 raise RayLostError(
-                    f"Ray did not start within its 30 s, {START_TRIES} times: is the machine overloaded, or has this shell "
-                    "limits (`ulimit -a`)?"
+                    f"Ray did not start within its 30 s, {START_TRIES} times: is the machine overloaded, or ulimit low?"
                 ) from error
             log.warning("Ray did not start within its 30 s, or a process of it was lost: another try")
         else:

@@ -19,8 +19,7 @@ from nemo_brorl.config.rules import check_rules
 from nemo_brorl.config.same_run import RECORD, recorded_settings, with_sizes_of_run
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.config.sizes import resolve_sizes
-from nemo_brorl.core.clock import INTERRUPTED, StartCut
-from nemo_brorl.core.console import Console, setup_logging, stop_log, write_error
+from nemo_brorl.core.console import Console, setup_logging, stop_log
 from nemo_brorl.core.errors import BroRLError, ModelError
 from nemo_brorl.core.machine import this_machine
 from nemo_brorl.core.model_folder import hub_name, local_model, recorded_commit
@@ -41,18 +40,9 @@ def run_command(
     body: Body,
     default_config: str = DEFAULT_CONFIG,
 ) -> int:
-    """Run `body` with the settings of a command line and return its exit code.
-
-    `default_config` applies if the command line names no YAML. Raises what `brorl` prints as one message.
-    """
+    """Run `body` with the settings of a command line, by default of `default_config`, and return its exit code."""
     line = parse_command_line(argv, command, (description or "").strip(), default_config)
-    try:
-        return body(configured(line), line)
-    except StartCut:
-        raise
-    except KeyboardInterrupt:
-        write_error("\ninterrupted; the last checkpoint is kept\n")
-        return INTERRUPTED
+    return body(configured(line), line)
 
 
 def configured(line: CommandLine) -> BroRLConfig:

@@ -27,7 +27,6 @@ from nemo_brorl.generation.session import VllmSession
 from nemo_brorl.generation.sleep import StagedSleep
 from nemo_brorl.ports import Forecast, WeightTarget
 from nemo_brorl.types import EngineStats, RolloutChunk, RolloutRequest, StreamedBucket, TensorInfo, WeightLink
-from nemo_brorl.weights.incoming import read_shapes
 from nemo_brorl.weights.receivers import WeightReceivers
 
 logger = get_logger(__name__)
@@ -65,8 +64,6 @@ class VllmPool:
         places = places or Places(None)
         heartbeat = heartbeat or Heartbeat()
         device.check(generation, sizes)
-        # A broken model folder raises here, before an actor is started.
-        read_shapes(model_folder)
         logger.info("%s", device.choose_scheduler(generation, sizes.num_gpus == 0)[1])
         self._generation = replace(generation, max_num_seqs=sizes.max_num_seqs, max_model_len=sizes.max_model_len)
         self._start_timeout_s = sizes.start_timeout_s

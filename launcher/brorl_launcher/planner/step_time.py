@@ -218,10 +218,6 @@ class StepTime:
     def seconds(self) -> float:
         return sum(stage.seconds for stage in self.stages)
 
-    def stage_seconds(self, name: str) -> float:
-        """Return the seconds of a stage of the training step, such as generation, or 0 for an unknown name."""
-        return sum(stage.seconds for stage in self.stages if stage.name == name)
-
 
 @dataclass(frozen=True)
 class _Pass:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import ModuleType
 
 import huggingface_hub
 import pytest
@@ -33,16 +34,14 @@ def model(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", [train, try_out, evaluate, sft])
-def test_commands_refuse_weights_that_are_a_pointer(
-    command: object, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_refuse_weights_that_are_a_pointer(command: ModuleType, model: Path, tmp_path: Path) -> None:
     (model / "model.safetensors").write_text(POINTER)
     given = [f"policy.model={model}", f"exp_manager.explicit_log_dir={tmp_path / 'run'}"]
     if command is sft:
         (tmp_path / "chat.jsonl").write_text("{}\n")
         given += ["data.source=jsonl", f"data.path={tmp_path / 'chat.jsonl'}"]
-    assert command.main(given) == 2  # type: ignore[attr-defined]
-    assert "model.safetensors is a Git LFS pointer" in capsys.readouterr().err
+    with pytest.raises(ModelError, match="model.safetensors is a Git LFS pointer"):
+        command.main(given)
 
 
 def test_the_planner_and_the_doctor_refuse_other_sizes_and_quantised_weights(model: Path) -> None:
