@@ -264,8 +264,10 @@ class _Parser:
         if self.skips("_"):
             start = self.place
             if self.next == "{":
-                while self.take() not in ("}", ""):
-                    pass
+                while self.next != "}":
+                    if not self.take():
+                        raise Unreadable
+                self.take()
             elif not self.take()[-1:].isalnum():
                 raise Unreadable
             name += "_" + "".join(self.tokens[start : self.place]).strip("{}")
