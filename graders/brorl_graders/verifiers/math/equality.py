@@ -20,7 +20,9 @@ from brorl_graders.verifiers.math.kinds import (
     Words,
 )
 from brorl_graders.verifiers.math.library import equal_by_library
+from brorl_graders.verifiers.math.sets import LARGEST
 from brorl_graders.verifiers.math.value import Value, compare, scaled
+from brorl_graders.verifiers.math.words import ENDLESS
 
 PERCENT = ("either", "exact")
 UNITS = ("agree", "required", "ignore")
@@ -143,6 +145,8 @@ def _are_proportional(some: tuple[Value, ...], others: tuple[Value, ...]) -> boo
 
 def _words(reference: Reading, given: Reading, rules: MathRules) -> bool:
     """Compare two answers of which at least one consists of words, which may be a product if they are short."""
+    if reference == Words(ENDLESS) and given == LARGEST:
+        return True
     texts = [reading.text for reading in (reference, given) if isinstance(reading, Words)]
     return reference == given or (max(map(len, texts)) < MIN_WORD and _expressions(reference, given, rules))
 
@@ -187,6 +191,8 @@ def _groups(reference: Reading, given: Reading, rules: MathRules) -> bool:
     if not isinstance(reference, Group) or not isinstance(given, Group):
         return _group_and_other(reference, given, rules)
     kinds = {reference.brackets, given.brackets}
+    if "cases" in kinds:
+        return len(kinds) == 1 and _unordered(reference, given, rules)
     if "U" in kinds:
         is_list_of_intervals = reference.brackets == "U" and not given.brackets
         return (len(kinds) == 1 or is_list_of_intervals) and _unordered(reference, given, rules)

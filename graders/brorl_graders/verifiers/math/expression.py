@@ -19,7 +19,7 @@ MAX_LETTERS = 4  # letters that stand together and may be a product; more are a 
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>\d+(?:\.(?!\.)\d*)?|\.\d+)|(?P<row>\\\\)|(?P<command>\\[a-zA-Z]+)"
-    r"|(?P<sign>[<>]=|[-+*/^_(){}\[\]|!:<>=&'])|(?P<letter>[a-zA-Z]))"
+    r"|(?P<sign>[-+*/^_(){}\[\]|!:<>=&',])|(?P<letter>[a-zA-Z]))"
 )
 _WORD = re.compile(rf"(?<![\\A-Za-z])[A-Za-z]{{{MAX_LETTERS + 1},}}")
 _ENVIRONMENT = re.compile(r"\\(begin|end) ?\{ ?([a-z]+) ?\}(?(1) ?(?:\{[lcr| ]*\})?)")
@@ -27,8 +27,6 @@ _RELATIONS = {
     "=": "=",
     "<": "<",
     ">": ">",
-    "<=": "<=",
-    ">=": ">=",
     "\\le": "<=",
     "\\ge": ">=",
     "\\lt": "<",
@@ -40,12 +38,13 @@ FUNCTIONS |= {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "ln": "log"}
 _LETTERS = """alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau
 upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega ell hbar"""
 _NAMES = frozenset(_LETTERS.split())
+VARIABLE = rf"(?:(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])|\\(?:{'|'.join(_LETTERS.split())})(?![A-Za-z]))"
 _DECORATED = frozenset(("overline", "overrightarrow", "angle", "triangle", "mathcal", "mathbb", "mathfrak", "vec"))
 _CALLED = frozenset("fghFGH")
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _ENCLOSED = {"\\lfloor": ("\\rfloor", "floor"), "\\lceil": ("\\rceil", "ceil")}
 _PRODUCTS = frozenset(("*", "\\cdot", "\\times"))
-_CLOSING = frozenset((")", "]", "}", "|", "&", "\\\\", "", *_RELATIONS))
+_CLOSING = frozenset((",", ")", "]", "}", "|", "&", "\\\\", "", *_RELATIONS))
 
 
 class Unreadable(ValueError):
@@ -275,7 +274,15 @@ class _Parser:
                 raise Unreadable
         if self.next == "(" and name[0] in _CALLED:
             return ("call", name, self.primary())
-        return name
+        return self.combination() if name == "C" and self.next == "(" else name
+
+    def combination(self) -> Tree:
+        """Read `C(n, k)`, or the product `C(n)`."""
+        self.expect("(")
+        top = self.sum()
+        found: Tree = ("binomial", top, self.sum()) if self.skips(",") else ("*", "C", top)
+        self.expect(")")
+        return found
 
     def command(self, token: str) -> Tree:
         name = token[1:]

@@ -59,7 +59,7 @@ class Formula(NamedTuple):
 class Group(NamedTuple):
     """Several answers, in brackets or without."""
 
-    brackets: str  # `()`, `(]`, …; `{}`: a set; "": a list; `U`: a union; `|`: a column
+    brackets: str  # `()`, `(]`, …; `{}`: a set; "": a list; `U`: a union; `|`: a column; `cases`
     items: tuple[Reading, ...]
 
 

@@ -45,6 +45,7 @@ _CHARACTERS = {
     "∶": ":",
     "：": ":",
     "≡": "\\equiv ",
+    "µ": "μ",
     "∖": "\\setminus ",
     "ℝ": "\\mathbb{R}",
     "∠": "\\angle ",
@@ -75,7 +76,13 @@ _CHARACTERS = {
     "\u2060": "",
     "\ufeff": "",
 }
+_GREEK_NAMES = """alpha beta gamma delta epsilon zeta eta theta lambda xi rho sigma tau phi chi psi omega
+Gamma Delta Theta Lambda Sigma Phi Psi"""
+for _letter, _name in zip("αβγδεζηθλξρστφχψωΓΔΘΛΣΦΨ", _GREEK_NAMES.split(), strict=True):
+    _CHARACTERS[_letter] = f"\\{_name} "
 _TABLE = str.maketrans(_CHARACTERS)
+_PLAIN_SIGNS = {"+/-": "\\pm ", " !=": " \\ne ", "<=": "\\le ", ">=": "\\ge "}  # `n!=2` may be a factorial
+_PLAIN_SIGN = re.compile("|".join(map(re.escape, _PLAIN_SIGNS)))
 _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻"
 _LOWERED = "₀₁₂₃₄₅₆₇₈₉"
 _RAISED_TABLE = str.maketrans(_RAISED, "0123456789+-")
@@ -126,7 +133,7 @@ _SYNONYMS = {
     "\\reals": "\\mathbb{R}",
     "\\intercal": "T",
 }
-_COMMAND = re.compile(r"\\[A-Za-z]+")
+_COMMAND = re.compile(r"\\q?quad|\\[A-Za-z]+")
 _FONT = re.compile(
     r"\\(?:mathbf|boldsymbol|bm|mathit|mathsf|mathtt|underline|num|ce)(?![A-Za-z])\s*(?:\{([^{}]*)\}|(\w))"
 )
@@ -162,12 +169,16 @@ _NATURAL_LOGARITHM = re.compile(r"\\log ?_ ?(?:e(?![A-Za-z])|\{ ?e ?\}) ?")
 _INFINITY = re.compile(r"(?:\\text ?\{ ?)infinity ?\}|(?<![\\A-Za-z])inf(?:inity)?(?![A-Za-z])")
 _OUTWARD = re.compile(r"(^|\\(?:in|cup) ?)\](?=[^\[\]]*[,;][^\[\]]*[\[\])])|(?<=[\w}) ])\[(?=$| ?\\cup)")
 _COMBINATION = re.compile(
-    r"(?<![A-Za-z\d^_}])(?:(?:\^|_) ?\{? ?(\d+) ?\}? ?C ?_ ?\{? ?(\d+) ?\}?|(\d+) ?C ?_? ?(\d+)(?!\d)"
+    r"(?<![A-Za-z\d^_}])(?:(?:\^|_) ?\{? ?(\d+) ?\}? ?C ?_ ?\{? ?(\d+) ?\}?|(\d+) ?C ?_? ?(\d+)(?![\dA-Za-z_])"
     r"|C ?_ ?\{? ?(\d+) ?\}? ?\^ ?\{? ?(\d+) ?\}?)"
+)
+_COMBINATION_OF_LETTERS = re.compile(
+    r"(?<![A-Za-z\d^_}])C ?_ ?\{? ?(\d*[A-Za-z](?: ?[-+] ?\d+)?) ?\}? ?\^ ?\{? ?([A-Za-z\d](?: ?[-+] ?\d+)?) ?\}?"
 )
 _SLASHED = re.compile(r"^\^ ?\{? ?(\d+) ?\}? ?/ ?_ ?\{? ?(\d+) ?\}?$")
 _STACKED = re.compile(r"\{([^{}]*)\\(choose|over)(?![A-Za-z])([^{}]*)\}|^([^{}]*)\\(choose|over)(?![A-Za-z])([^{}]*)$")
-_POWER_IN_TEXT = re.compile(r"(\\text ?\{[^{}]*\^ ?)\{(-?\d)\}")
+_POWERS_IN_TEXT = re.compile(r"(\\text ?\{)((?:[^{}]|\{-?\d\})*)\}")
+_BRACES = str.maketrans("", "", "{}")
 _NUMBER_IN_TEXT = re.compile(r"\\text ?\{((?=.*\d)(?:[^{}]|\{[^{}]*\})*)\}")
 _NARROW = re.compile(r"(?<!\\)\\(?:[,;:> ]|$)|~")
 _GROUPED = re.compile(r"(?<![\w.])[1-9]\d{0,2}(?:(?:\.\d{3}){2,}|(?:'\d{3})+|(?:_\d{3})+)(?![\w.'])")
@@ -199,7 +210,9 @@ _LONE_DOLLAR = re.compile(r"(?<=^)\$(?=\d)|(?<=^-)\$(?=\d)")
 _AFTER = re.compile(
     r"(?<=\d) ?[\u2600-\u27bf\ufe0f\U0001f000-\U0001faff]+$|(?<=\d)(?:です|である|だ|입니다|이다|이에요|예요)$"
 )
-_QUOTES = ('"', "“", "”", "「", "」")
+_LATEX_QUOTE = re.compile("(?<!`)``(?!`)")
+_QUOTE = "[\"'“”「」]+"
+_QUOTED = re.compile(rf"(\\text ?\{{ ?)?{_QUOTE}(?P<inside>(?:(?!{_QUOTE}).)+){_QUOTE}(?(1) ?\}})")
 _CURRENCIES = {
     "\\$": "dollars",
     "USD": "dollars",
@@ -222,11 +235,12 @@ def in_one_notation(text: str) -> str:
         text = text.replace("\\\\", "\\")
     if text.count("$") == 1:
         text = _LONE_DOLLAR.sub(r"\\$", text)
-    plain = _of_unicode(_of_vectors(text)).replace("+/-", "\\pm ")
+    plain = _PLAIN_SIGN.sub(lambda found: _PLAIN_SIGNS[found[0]], _of_unicode(_of_vectors(text)))
     if "**" in plain:
         plain = _STARS.sub(_as_group_power, plain)
         plain = _BOLD.sub("", plain)
-    plain = plain.replace("`", "")
+    if "`" in plain:
+        plain = _LATEX_QUOTE.sub('"', plain).replace("`", "")
     if "$" in plain or "\\" in plain:
         plain = _FORMULA_MARKS.sub(" ", plain)
     plain = _of_latex(plain)
@@ -251,7 +265,7 @@ def _of_signs(text: str) -> str:
     if "inf" in plain:
         plain = _INFINITY.sub(r"\\infty ", plain)
     if "C" in plain:
-        plain = _COMBINATION.sub(_as_binomial, plain)
+        plain = _COMBINATION_OF_LETTERS.sub(r"\\binom{\1}{\2}", _COMBINATION.sub(_as_binomial, plain))
     plain = _OVER.sub(r"\\frac{\1}{\2}", plain) if " o" in plain else plain
     plain = _MID.sub(r"\1|\2|", plain) if "\\mid" in plain else plain
     plain = _ABS.sub(r"|\1|", _FACTORIAL.sub(r"\1!", _CHOOSE.sub(r"\\binom{\1}{\2}", plain)))
@@ -395,7 +409,7 @@ def _of_commands(text: str) -> str:
     if "\\choose" in plain or "\\over" in plain:
         plain = _STACKED.sub(_as_binomial_or_fraction, plain)
     if "\\text" in plain:
-        plain = _POWER_IN_TEXT.sub(r"\1\2", plain)
+        plain = _POWERS_IN_TEXT.sub(lambda found: f"{found[1]}{found[2].translate(_BRACES)}}}", plain)
     return plain
 
 
@@ -448,8 +462,8 @@ def _unwrapped(text: str) -> str:
         plain = plain.rstrip(".") + "..." if plain.endswith("...") else plain.rstrip(".,;: ")
         if plain.startswith("*") and plain.endswith("*"):
             plain = plain.strip("*")
-        if plain[:1] in _QUOTES and plain[-1:] in _QUOTES and len(plain) > 2:
-            plain = plain[1:-1]
+        quoted = _QUOTED.fullmatch(plain)
+        plain = quoted["inside"] if quoted else plain
         in_text = _NUMBER_IN_TEXT.fullmatch(plain) if plain.startswith("\\text") else None
         if in_text:
             plain = in_text[1].strip()

@@ -17,6 +17,7 @@ _QUALIFIER = re.compile(
     r"|(?:correct |rounded |accurate )?(?:to )?(?:the )?"
     rf"(?:nearest [a-z ]+|(?:\d|one|two|three|four) {_PLACES}) ?\)?\}}? ?\)?"
     r"|for (?:all|every|each|any)\b[^=]*"
+    r"|(?:(?:a )?(?:double|repeated) root|(?:with |of )?multiplicity (?:\d|two|three)) ?\)?\}? ?\)?"
     r"|(?:where|with|for) ?\}? ?\$?[A-Za-z](?:_\d)? ?(?:\\text ?\{)? ?(?:is|being|as|any|an?)? ?(?:an? |any |some )?"
     r"(?:arbitrary |real |fixed |positive )*(?:constants?|integers?|numbers?|reals?) ?\}?"
     r")$"
@@ -34,7 +35,7 @@ def without_qualifier(text: str) -> str:
     whole = _ANY_INTEGER.fullmatch(text) if "\\in" in text else None
     if whole and whole["name"] in _LETTERS.findall(whole["rest"]) and not is_inequality(whole["rest"]):
         return whole["rest"]
-    if not any(word in text for word in ("for ", "only", "w", "nearest", "place", "figure", "digit", ".")):
+    if not any(word in text for word in ("for ", "only", "w", "nearest", "place", "figure", "digit", ".", "mult", "root")):
         return text
     plain = _QUALIFIER.sub("", _ONLY.sub("", text)).strip()
     return plain or text

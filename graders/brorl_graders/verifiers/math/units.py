@@ -174,8 +174,6 @@ _OTHERS: dict[str, tuple[str, Fraction | int]] = {
     "USD": ("dollar", 1),
     "EUR": ("euro", 1),
     "euro": ("euro", 1),
-    "\\omega": ("Ω", 1),
-    "\\Omega": ("Ω", 1),
 }
 _WHOLE_WORDS = {
     "mph": "mi/h",
@@ -184,11 +182,14 @@ _WHOLE_WORDS = {
     "kwh": "kW h",
 }
 _TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
+_FRACTION = re.compile(r"\\frac ?\{((?:[^{}]|\{[^{}]*\})*)\} ?\{((?:[^{}]|\{[^{}]*\})*)\}")
+_PREFIXED = re.compile(r"(?:(?<![A-Za-z])([kMGm]) ?)?\\[oO]mega(?![A-Za-z])")  # also `\text{k}\Omega`
+_MICRO = re.compile(r"\\mu\s*(?=[A-Za-zΩ])")
 _PER = re.compile(r"\bper\b")
 _POWER_WORD = re.compile(r"\b(square|sq|cubic|cu)\b\.? ?([A-Za-z]+)", re.IGNORECASE)
 _BELOW = re.compile(r"/ ?\(([^()]*)\)$")
 _ATOM = re.compile(
-    r" ?(?P<sign>[/*]|\\cdot|\\times)? ?(?P<name>\^\\circ|\\[oO]mega|[A-Za-zμΩ]+)\.?"
+    r" ?(?P<sign>[/*]|\\cdot|\\times)? ?(?P<name>\^\\circ|[A-Za-zμΩ]+)\.?"
     r"(?: ?\^ ?(?P<power>-?\d)|(?P<digit>-?\d))?"
 )
 
@@ -211,9 +212,9 @@ def read_unit(text: str) -> Unit | None:
     """Return the unit of measurement that a text in plain LaTeX names, or None if the unit is unknown."""
     if len(text) > MAX_LENGTH:
         return None
-    plain = _TEXT.sub(r" \1 ", text).replace("{", "").replace("}", "").strip()
-    plain = _BELOW.sub(r"/\1", plain)
-    plain = _PER.sub("/", plain)
+    plain = _TEXT.sub(r" \1 ", _FRACTION.sub(r"\1/(\2)", text)).replace("{", "").replace("}", "")
+    plain = _MICRO.sub("μ", _PREFIXED.sub(r"\1Ω", plain)).strip()
+    plain = _PER.sub("/", _BELOW.sub(r"/\1", plain)).rstrip()
     plain = _POWER_WORD.sub(_with_power, plain)
     plain = _WHOLE_WORDS.get(plain.lower(), plain)
     powers: dict[str, int] = {}

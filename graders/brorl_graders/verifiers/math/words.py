@@ -14,6 +14,7 @@ _TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]*")
 _NUMERAL = re.compile(r"\(?(\d[0-9A-Fa-f]*)\)? ?(?:_ ?\{? ?\(?(?:base ?)?(\w+)\)? ?\}?|\(?(?:in )?base (\w+)\)?)")
 _BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9"}
+_BASES |= {"binary": "2", "bin": "2", "octal": "8", "oct": "8", "hexadecimal": "16", "hex": "16"}
 _CLOCK = re.compile(r"(\d{1,2}:\d\d(?::\d\d)?) ?(?:\\text ?\{ ?)?([ap])\.? ?m\.? ?\}?", re.IGNORECASE)
 _MONTH = (
     r"(?P<month>jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sep(?:t(?:ember)?)?"
@@ -37,9 +38,10 @@ _ELEMENT = r"(?:H|He|Li|Be|B|C|N|O|F|Ne|Na|Mg|Al|Si|P|S|Cl|Ar|K|Ca|Ti|Cr|Mn|Fe|N
 _FORMULA = re.compile(rf"(?:{_ELEMENT}\d*|\((?:{_ELEMENT}\d*)+\)\d*){{2,}}")
 _EMPTY = ("\\emptyset", "\\{\\}", "\\{ \\}")
 _TWICE = re.compile(r"(?:(\d[\d,]*) \(([A-Za-z -]+)\)|([A-Za-z -]+) \((\d[\d,]*)\))")
+_ARTICLE = re.compile(r"^(?:an?|the) (?=[a-z]{4})")
 _SMALL_WORDS = ("no", "am", "pm")
 NONE = "no solution"
-_ENDLESS = "infinitely many"
+ENDLESS = "infinitely many"
 _BEFORE_A_STATUS = re.compile(
     r"^(?:(?:there (?:is|are|exists?)|(?:the|this|it)(?: [a-z]+){0,2} has|we have|has|have|it"
     r"|(?:the )?(?:limit|value|answer)) (?:(?:is|are) )?)?"
@@ -64,12 +66,12 @@ _STATUSES = {
     "undefined": "dne",
     "not defined": "dne",
     "no integer solutions": NONE,
-    "infinitely many": _ENDLESS,
-    "infinitely many solutions": _ENDLESS,
-    "infinite solutions": _ENDLESS,
-    "infinite number of solutions": _ENDLESS,
-    "an infinite number of solutions": _ENDLESS,
-    "an infinite number": _ENDLESS,
+    "infinitely many": ENDLESS,
+    "infinitely many solutions": ENDLESS,
+    "infinite solutions": ENDLESS,
+    "infinite number of solutions": ENDLESS,
+    "an infinite number of solutions": ENDLESS,
+    "an infinite number": ENDLESS,
 }
 
 
@@ -123,7 +125,7 @@ def read_words(text: str) -> Words | Quantity | None:
     if number is not None:
         return Quantity(Value(number))
     is_product = len(words) == 2 and words not in _SMALL_WORDS and not text.startswith("\\text")
-    return None if is_product else Words(_status(words) or words)
+    return None if is_product else Words(_status(words) or _ARTICLE.sub("", words))
 
 
 def read_number_twice(text: str) -> Quantity | None:
