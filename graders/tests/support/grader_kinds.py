@@ -16,10 +16,9 @@ from graders.tests.support.drawn import Drawn
 
 _MODULES = (kinds_of_numbers, kinds_of_algebra, kinds_of_texts, kinds_of_models)
 KINDS = {make.__name__: make for module in _MODULES for make in module.ALL}
-_OF_MODELS = {make.__name__ for make in kinds_of_models.ALL}
 # They were held out, failed too often, and were read to mend the verifiers.
 _READ = {"compound_units", "hedged_numbers", "infinitely_many", "letters_of_other_scripts", "letters_with_reasons"}
-_READ |= {"words_with_marks"}
+_READ |= {"words_with_marks", *(make.__name__ for make in kinds_of_models.ALL)}
 ANY = [
     "\\boxed{%s}",
     "So the result is $\\boxed{%s}$.",
@@ -60,8 +59,7 @@ class Case(NamedTuple):
 
 def is_held_out(kind: str) -> bool:
     """Return whether a kind is one of those whose failures are not read while a verifier is mended."""
-    share = 2 if kind in _OF_MODELS else 3
-    return kind not in _READ and zlib.crc32(kind.encode()) % share == 0
+    return kind not in _READ and zlib.crc32(kind.encode()) % 3 == 0
 
 
 def cases(kind: str, num: int, is_right: bool, seed: int) -> Iterator[Case]:

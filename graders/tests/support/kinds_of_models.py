@@ -15,7 +15,7 @@ from graders.tests.support.kinds_of_texts import OPTIONS
 
 def three_digits_of_a_contest(rng: Random) -> Drawn:
     n = rng.randint(2, 99)
-    right = [f"{n:03d}", f"{n}", f"\\text{{{n:03d}}}", f"0{n}", f"\\mathbf{{{n:03d}}}", f"m+n = {n}", f"{n:03d}."]
+    right = [f"{n:03d}", f"{n}", f"\\text{{{n:03d}}}", f"0{n}", f"\\mathbf{{{n:03d}}}", f"{n:03d}."]
     wrong = [f"{n}0", f"{n}.5", f"0.{n:03d}", f"{n + 1:03d}", f"1{n:02d}", f"m+n = {n + 1}", f"00{n}0"]
     return Drawn([f"{n:03d}", f"{n}"], right, wrong)
 
@@ -23,7 +23,7 @@ def three_digits_of_a_contest(rng: Random) -> Drawn:
 def sums_in_the_box(rng: Random) -> Drawn:
     m, n = rng.randint(2, 40), rng.randint(41, 99)
     total = m + n
-    right = [f"{m} + {n} = {total}", f"m + n = {m} + {n} = {total}", f"m+n={total}", f"{m}+{n}", f"a + b = {total}"]
+    right = [f"{m} + {n} = {total}", f"{m}+{n}", f"{m} + {n} =\\ {total}", f"S = {m} + {n} = {total}"]
     said = [f"So the fraction is $\\frac{{{m}}}{{{n}}}$ and $m+n = {m}+{n} = \\boxed{{{total}}}$.",
         f"Thus, $m = {m}$, $n = {n}$, and the answer is ${m} + {n} = \\boxed{{{total}}}$.",
         f"Hence $m+n=\\boxed{{{total}}}$, where $m={m}$ and $n={n}$."]
@@ -56,7 +56,7 @@ def rounded_decimals(rng: Random) -> Drawn:
     other = text[:-1] + ("5" if text[-1] != "5" else "8")
     right = [f"\\approx {text}", f"≈ {text}", f"{text} \\text{{ (rounded to two decimal places)}}",
         f"{text} \\text{{ (to 2 decimal places)}}", f"x \\approx {text}", f"{text}\\text{{ (approximately)}}",
-        f"\\text{{approximately }} {text}", f"about {text}", f"\\sim {text}"]
+        f"\\text{{approximately }} {text}", f"about {text}"]
     said = [f"The answer is approximately {text}.", f"So the length is about {text} cm.", f"**Answer:** ≈ {text}",
         f"Rounded to the nearest hundredth, the answer is {text}."]
     wrong = [f"\\approx {other}", f"{text} \\pm 1", f"x > {text}", f"about {other}", f"{text[:-1]}", f"-{text}"]
@@ -157,7 +157,7 @@ def probabilities(rng: Random) -> Drawn:
         f"P(X > 3) = {f}", f"\\Pr(X=3) = {f}", f"P(A \\cap B) = {f}", f"P(A|B) = {f}", f"\\mathbb{{P}}(A) = {f}"]
     said = [f"The probability is {a}/{b}.", f"So the probability that both are red is ${f}$.", f"$P(\\text{{both red}}) = {f}$",
         f"Thus the probability is $\\boxed{{{f}}}$, or about {100 * a / b:.1f}%."]
-    wrong = [f"P = \\frac{{{a + 1}}}{{{b}}}", f"1 - {f}", f"P(A) = {a}", f"{f} \\approx {a / b + 0.2:.3f}", f"{a}:{b}",
+    wrong = [f"P = \\frac{{{a + 1}}}{{{b}}}", f"1 - {f}", f"P(A) = {a}", f"{f} \\approx {a / b + 0.2:.3f}",
         f"P(A) > {f}", f"\\frac{{{b}}}{{{a}}}"]
     return Drawn([f], right, wrong, said, [f"The probability is 1 - {a}/{b}.", f"The probability is at most {a}/{b}."])
 

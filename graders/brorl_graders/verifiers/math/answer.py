@@ -26,7 +26,7 @@ from brorl_graders.verifiers.math.finding import MAX_TAIL, PLACES, find_answer, 
 from brorl_graders.verifiers.math.library import equal_by_library
 from brorl_graders.verifiers.math.marks import have_one_name
 from brorl_graders.verifiers.math.notation import in_one_notation
-from brorl_graders.verifiers.math.qualifier import with_argument_of, without_qualifier
+from brorl_graders.verifiers.math.qualifier import with_argument_of, with_integer_of, without_qualifier
 from brorl_graders.verifiers.math.reading import (
     Group,
     Named,
@@ -183,6 +183,7 @@ def _is_equal(reference: str, given: str, rules: MathRules) -> bool:
         given = without_operation(given)
         if rules.form == FORMS[0] and _OPERATION.search(given):
             return False
+    given = with_integer_of(reference, given)
     reference = without_qualifier(reference)
     given = with_argument_of(reference, without_qualifier(given))
     estimate = _DECIMAL_AFTER.sub(r" \\approx \1", given)

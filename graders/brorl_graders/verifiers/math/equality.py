@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from brorl_graders.verifiers.math.kinds import (
 )
 from brorl_graders.verifiers.math.library import equal_by_library
 from brorl_graders.verifiers.math.sets import LARGEST
+from brorl_graders.verifiers.math.units import are_alike
 from brorl_graders.verifiers.math.value import Value, compare, scaled
 from brorl_graders.verifiers.math.words import ENDLESS
 
@@ -29,6 +31,7 @@ UNITS = ("agree", "required", "ignore")
 FORMS = ("done", "any")
 MIN_WORD = 4  # letters; a shorter word may be a product of variables
 _HUNDREDTH = 100
+_ARGUMENT = re.compile(r"\([a-z]\)$")
 
 
 class MathRules(NamedTuple):
@@ -94,7 +97,7 @@ def _named(
     """
     one = reference.reading if isinstance(reference, Named) else reference
     other = given.reading if isinstance(given, Named) else given
-    if isinstance(reference, Named) and isinstance(given, Named) and reference.name != given.name:
+    if isinstance(reference, Named) and isinstance(given, Named) and not _are_one_name(reference.name, given.name):
         if "," not in reference.name and "," not in given.name:
             return _expressions(reference, given, rules)
         ordered = in_the_order_of(reference.name, given)
@@ -104,6 +107,11 @@ def _named(
         return False
     is_equation = isinstance(one, Expression) or isinstance(other, Expression)
     return are_equal(one, other, rules) or (is_equation and _expressions(reference, given, rules))
+
+
+def _are_one_name(one: str, other: str) -> bool:
+    """Return whether two names are the same. `y(x)` is `y`, and not `y(t)`."""
+    return one == other or (("(" in one) != ("(" in other) and _ARGUMENT.sub("", one) == _ARGUMENT.sub("", other))
 
 
 def _ratios(reference: Reading, given: Reading, rules: MathRules) -> bool:
@@ -172,7 +180,7 @@ def _have_like_units(reference: Reading, given: Reading, rules: MathRules) -> bo
     unit, other_unit = (getattr(reading, "unit", None) for reading in (reference, given))
     if rules.units == "required" and unit and not other_unit:
         return False
-    return rules.units == "ignore" or not unit or not other_unit or unit.powers == other_unit.powers
+    return rules.units == "ignore" or not unit or not other_unit or are_alike(unit, other_unit)
 
 
 def _shares(reference: Quantity, given: Quantity, rules: MathRules) -> bool:

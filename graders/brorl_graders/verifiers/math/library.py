@@ -438,7 +438,10 @@ def _are_equal_expressions(one: Any, other: Any) -> bool:
             return False
         if _is_small(one) and _is_small(other) and (one - other).expand() == 0:
             return True
-        return bool(simplify(one - other) == 0)
+        difference = simplify(one - other)
+        if not difference.free_symbols and difference != 0:
+            difference = simplify(difference.expand(complex=True))
+        return bool(difference == 0)
     except VALUELESS:
         return False
 

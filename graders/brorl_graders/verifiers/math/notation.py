@@ -46,6 +46,12 @@ _CHARACTERS = {
     "：": ":",
     "≡": "\\equiv ",
     "µ": "μ",
+    "℃": "^\\circ C",
+    "℉": "^\\circ F",
+    "⌊": "\\lfloor ",
+    "⌋": "\\rfloor ",
+    "⌈": "\\lceil ",
+    "⌉": "\\rceil ",
     "∖": "\\setminus ",
     "ℝ": "\\mathbb{R}",
     "∠": "\\angle ",
@@ -149,7 +155,8 @@ _CHOOSE = re.compile(r"^(\d+) choose (\d+)$")
 _FACTORIAL = re.compile(r"^(\d+) factorial$")
 _COLON = re.compile(r"\\(?:text|mathbin|mathrel) ?\{ ?: ?\}")
 _MID = re.compile(r"^([^\\|]*)\\mid ?([^\\|{}]+)\\mid(?![A-Za-z])")
-_ABS = re.compile(r"(?<![\\A-Za-z])abs ?\(([^()]*)\)")
+_CALL = re.compile(r"(?<![\\A-Za-z])(abs|floor|ceil) ?\(([^()]*)\)")
+_CALLS = {"abs": "|{}|", "floor": "\\lfloor {}\\rfloor ", "ceil": "\\lceil {}\\rceil "}
 _ANGLED = re.compile(r"^ ?<([^<>=]*,[^<>=]*)> ?$")
 _ROW_TRANSPOSED = re.compile(r"\\begin ?\{([pb])matrix\}([^\\]*&[^\\]*)\\end ?\{\1matrix\} ?\^ ?\{? ?T ?\}?")
 _UNIT_VECTORS = re.compile(
@@ -162,18 +169,21 @@ _QUANTITY = re.compile(r"\\(?:SI|qty) ?\{([^{}]*)\} ?\{([^{}]*)\}")
 _BRACED = re.compile(r"(?<![\w}^_\])\\])\{ ?([-A-Za-z]) ?\}|(?<![}\\])\{\}(?=[\^_])")
 _PRIMES = re.compile(r"\^ ?(?:\{ ?('[' ]*)\}|')")
 _CIRCLE = re.compile(r"(?<=\d)\^ ?(?:\{ ?o ?\}|o(?![A-Za-z]))")
-_ANGLE = re.compile(r"(\\(?:sin|cos|tan|cot|sec|csc)) ?\(? ?(\d+(?:\.\d+)?) ?\^ ?\{? ?\\circ ?\}? ?\)?")
+_DEGREES = r" ?(\d+(?:\.\d+)?) ?\^ ?(?:\\circ|\{ ?\\circ ?\}) ?"
+_ANGLE = re.compile(rf"(\\(?:sin|cos|tan|cot|sec|csc)) ?(?:\({_DEGREES}\)|\{{{_DEGREES}\}}|{_DEGREES})")
 _TRANSPOSED = re.compile(r"\(([^()]*,[^()]*)\) ?\^ ?\{? ?T ?\}?")
 _DERIVATIVE = re.compile(r"\\frac ?\{ ?d ?([A-Za-z]) ?\} ?\{ ?d ?[a-z] ?\}")
 _NATURAL_LOGARITHM = re.compile(r"\\log ?_ ?(?:e(?![A-Za-z])|\{ ?e ?\}) ?")
-_INFINITY = re.compile(r"(?:\\text ?\{ ?)infinity ?\}|(?<![\\A-Za-z])inf(?:inity)?(?![A-Za-z])")
+_INFINITY = re.compile(
+    r"\\text ?\{ ?(?P<less>negative |minus )?infinity ?\}|(?<![\\A-Za-z])(?P<minus>negative |minus )?inf(?:inity)?(?![A-Za-z])"
+)
 _OUTWARD = re.compile(r"(^|\\(?:in|cup) ?)\](?=[^\[\]]*[,;][^\[\]]*[\[\])])|(?<=[\w}) ])\[(?=$| ?\\cup)")
 _COMBINATION = re.compile(
     r"(?<![A-Za-z\d^_}])(?:(?:\^|_) ?\{? ?(\d+) ?\}? ?C ?_ ?\{? ?(\d+) ?\}?|(\d+) ?C ?_? ?(\d+)(?![\dA-Za-z_])"
     r"|C ?_ ?\{? ?(\d+) ?\}? ?\^ ?\{? ?(\d+) ?\}?)"
 )
 _COMBINATION_OF_LETTERS = re.compile(
-    r"(?<![A-Za-z\d^_}])C ?_ ?\{? ?(\d*[A-Za-z](?: ?[-+] ?\d+)?) ?\}? ?\^ ?\{? ?([A-Za-z\d](?: ?[-+] ?\d+)?) ?\}?"
+    r"(?<![A-Za-z\d^_}])C ?_ ?(\{ ?\d*[A-Za-z](?: ?[-+] ?\d+)? ?\}|[A-Za-z]) ?\^ ?(\{ ?[A-Za-z\d](?: ?[-+] ?\d+)? ?\}|[A-Za-z\d])"
 )
 _SLASHED = re.compile(r"^\^ ?\{? ?(\d+) ?\}? ?/ ?_ ?\{? ?(\d+) ?\}?$")
 _STACKED = re.compile(r"\{([^{}]*)\\(choose|over)(?![A-Za-z])([^{}]*)\}|^([^{}]*)\\(choose|over)(?![A-Za-z])([^{}]*)$")
@@ -256,19 +266,20 @@ def _of_signs(text: str) -> str:
         plain = _PRIMES.sub(_as_primes, plain)
         plain = _CIRCLE.sub("^\\\\circ", plain)
         plain = _SLASHED.sub(r"\\frac{\1}{\2}", plain)
-        plain = _ANGLE.sub(r"\1(\\frac{\2\\pi}{180})", plain)
+        plain = _ANGLE.sub(_as_radians, plain)
     if "\\frac" in plain:
         plain = _DERIVATIVE.sub(r"\1'", plain)
     if "\\log" in plain:
         plain = _NATURAL_LOGARITHM.sub(r"\\ln ", plain)
     plain = _NAMED_SIGN.sub(lambda found: f"\\{found[1] or found[2]} ", plain) if "angle" in plain else plain
     if "inf" in plain:
-        plain = _INFINITY.sub(r"\\infty ", plain)
+        plain = _INFINITY.sub(lambda found: "-\\infty " if found["less"] or found["minus"] else "\\infty ", plain)
     if "C" in plain:
         plain = _COMBINATION_OF_LETTERS.sub(r"\\binom{\1}{\2}", _COMBINATION.sub(_as_binomial, plain))
     plain = _OVER.sub(r"\\frac{\1}{\2}", plain) if " o" in plain else plain
     plain = _MID.sub(r"\1|\2|", plain) if "\\mid" in plain else plain
-    plain = _ABS.sub(r"|\1|", _FACTORIAL.sub(r"\1!", _CHOOSE.sub(r"\\binom{\1}{\2}", plain)))
+    plain = _FACTORIAL.sub(r"\1!", _CHOOSE.sub(r"\\binom{\1}{\2}", plain))
+    plain = _CALL.sub(lambda found: _CALLS[found[1]].format(found[2]), plain)
     return _of_brackets(plain) if "(" in plain or "[" in plain or "]" in plain else _of_decimals(plain)
 
 
@@ -285,6 +296,10 @@ def _of_brackets(text: str) -> str:
 
 def _of_decimals(plain: str) -> str:
     return _SPLIT_DECIMAL.sub(".; ", plain) if ". " in plain else plain
+
+
+def _as_radians(found: re.Match[str]) -> str:
+    return f"{found[1]}(\\frac{{{found[2] or found[3] or found[4]}\\pi}}{{180}})"
 
 
 def _as_primes(found: re.Match[str]) -> str:

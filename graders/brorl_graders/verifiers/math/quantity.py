@@ -68,7 +68,9 @@ def _with_unit(text: str) -> Quantity | None:
         if unit is not None and not is_letter:
             return Quantity(value, unit=unit)
         is_product = "\\" not in start[0] and len(name) < (MIN_NOUN if start[0][0] == " " else MIN_NOUN + 1)
-        return None if is_product else _counted(value, name)
+        counted = None if is_product else _counted(value, name)
+        if counted:
+            return counted
     return None
 
 

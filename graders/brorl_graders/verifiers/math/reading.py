@@ -127,7 +127,8 @@ def _solutions(text: str) -> Reading | None:
         return read_tuple(_OTHERS.sub(",", text), _read) if text.startswith("(") and "=" in text else None
     parts = []
     several = _OTHERS.split(text)
-    for part in several if all(part.count("=") > 1 for part in several) else _CASE_END.split(text):
+    is_several = len(several) > 1 and all(part.count("=") > 1 for part in several)
+    for part in several if is_several else _CASE_END.split(text):
         items = _split(_OTHERS.sub(",", part))
         if not items or any("=" not in item for item in items):
             return None

@@ -15,12 +15,12 @@ _SIGN = re.compile(r"(\\(?:le|ge|lt|gt)(?![A-Za-z])|[<>])")
 _NAME = re.compile(rf" ?(?P<letter>{VARIABLE})(?:_\{{?\w\}}?)?(?: ?\([a-z]\))? ?")
 _INDEX = r"(?: ?_ ?(?:\w|\{(?:[^{}]|\{[^{}]*\})*\}))?"
 _THING = (
-    r"(?:\\text ?\{[A-Za-z ]+\}|m?\\(?:angle|overline|triangle) ?\{? ?[A-Z]{1,3} ?\}?"
+    r"(?:\\text ?\{[A-Za-z ]+\}(?: ?[A-Z]{1,4})?|\\(?:Pr|mathbb ?\{? ?[PE] ?\}?)(?= ?[(\[])|m?\\(?:angle|overline|triangle) ?\{? ?[A-Z]{1,3} ?\}?"
     rf"|\\vec ?\{{? ?[A-Za-z]{{1,2}} ?\}}?|\|? ?[A-Z]{{2,4}} ?\|?|\[[A-Z]{{3,4}}\]|[A-Za-z]|{VARIABLE}"
     rf"|\\(?:arc)?(?:sin|cos|tan)(?= ?\()){_INDEX}'*{_INDEX}"
 )
 NAME = re.compile(  # before the equals sign: `x`, `f'(2)`, `P(A \cap B)`, `\overline{AB}`, `\text{Area}`, `a:b`
-    rf"(?P<name>(?:{_THING}(?P<call> ?\([^()=]*\))?|{_THING}(?: ?[:/] ?{_THING})+"
+    rf"(?P<name>(?:{_THING}(?P<call> ?\([^()]*\))?|{_THING}(?: ?[:/] ?{_THING})+"
     rf"|\\frac ?\{{ ?{_THING} ?\}} ?\{{ ?{_THING} ?\}})) ?= ?(?=\S)"
 )
 _JOINT = re.compile(

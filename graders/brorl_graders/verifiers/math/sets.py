@@ -32,7 +32,7 @@ _EXCEPT = re.compile(
     rf"(?:(?P<name>{VARIABLE}) ?\\ne ?|(?:{_REALS}|(?P<base>[(\[][^()\[\]]+[)\]])) ?(?:\\setminus|-) ?(?=\\\{{|[(\[]))"
     r"(?P<left_out>.+)"
 )
-_MEMBER = re.compile(rf"(?P<name>{VARIABLE}(?:_\{{?\w\}}?)?) ?\\in ?(?=[(\[\\])")
+_MEMBER = re.compile(rf"(?:(?P<name>{VARIABLE}(?:_\{{?\w\}}?)?)|\([^()]+\)) ?\\in ?(?=[(\[\\])")
 _UNION = re.compile(r"\\cup(?![A-Za-z])")
 
 
@@ -125,7 +125,7 @@ def read_set(text: str, read_one: ReadOne) -> Reading | None:
     if member and inner == Words(NONE):
         return inner
     if member and isinstance(inner, Group):
-        return Named(member["name"], inner)
+        return Named(member["name"], inner) if member["name"] else inner
     if _UNION.search(text):
         return _union(text, read_one)
     return _all_but(text, read_one)

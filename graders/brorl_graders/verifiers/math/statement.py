@@ -47,7 +47,7 @@ _FORMULA = re.compile(
     re.DOTALL,
 )
 _BETWEEN = re.compile(r"\s*(?:,?\s*(?:and|or)|,|;)\s*")
-_BOLD = re.compile(r"(?<![\w)])\*\*|\*\*(?![\w(\\])|(?<!`)`(?!`)|```")
+_BOLD = re.compile(r"(?<![\w)])\*\*|\*\*(?![\w(\\])|(?<!`)`(?!`)|```|</?(?:b|strong|i|em)>")
 _PIECES = (
     r"\{,\}",
     r"[-+*/^=<>%!|(){}\[\]_\d \t]",
@@ -103,6 +103,8 @@ _FUNCTIONS = frozenset(
         "base",
         "cbrt",
         "choose",
+        "floor",
+        "ceil",
     )
 )
 _SENTENCE = re.compile(  # such as "the value of x is …"

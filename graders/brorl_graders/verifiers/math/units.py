@@ -167,6 +167,8 @@ _OTHERS: dict[str, tuple[str, Fraction | int]] = {
     "^\\circ": ("degree", 1),
     "deg": ("degree", 1),
     "degree": ("degree", 1),
+    "celsius": ("celsius", 1),
+    "fahrenheit": ("fahrenheit", 1),
     "rad": ("radian", 1),
     "radian": ("radian", 1),
     "cent": ("dollar", Fraction(1, 100)),
@@ -183,6 +185,7 @@ _WHOLE_WORDS = {
 }
 _TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
 _FRACTION = re.compile(r"\\frac ?\{((?:[^{}]|\{[^{}]*\})*)\} ?\{((?:[^{}]|\{[^{}]*\})*)\}")
+_TEMPERATURE = re.compile(r"(?:\^\s*\\circ|\bdegrees?)\s*(?:C(?:elsius)?|(F)(?:ahrenheit)?)(?![A-Za-z])", re.IGNORECASE)
 _PREFIXED = re.compile(r"(?:(?<![A-Za-z])([kMGm]) ?)?\\[oO]mega(?![A-Za-z])")  # also `\text{k}\Omega`
 _MICRO = re.compile(r"\\mu\s*(?=[A-Za-zΩ])")
 _PER = re.compile(r"\bper\b")
@@ -201,6 +204,15 @@ class Unit(NamedTuple):
     factor: Fraction
 
 
+DEGREE = Unit(frozenset({("degree", 1)}), Fraction(1))
+_WARM = {("celsius", 1), ("fahrenheit", 1)}
+
+
+def are_alike(one: Unit, other: Unit) -> bool:
+    """Return whether two units measure the same. A degree may be one of temperature."""
+    return one.powers == other.powers or (DEGREE in (one, other) and not {*one.powers, *other.powers}.isdisjoint(_WARM))
+
+
 def unknown_unit(words: str) -> Unit:
     """Return the unit of things that are counted, such as "red marbles". It equals only the same words."""
     singular = words.removesuffix("s")
@@ -214,6 +226,7 @@ def read_unit(text: str) -> Unit | None:
         return None
     plain = _TEXT.sub(r" \1 ", _FRACTION.sub(r"\1/(\2)", text)).replace("{", "").replace("}", "")
     plain = _MICRO.sub("μ", _PREFIXED.sub(r"\1Ω", plain)).strip()
+    plain = _TEMPERATURE.sub(lambda found: "fahrenheit" if found[1] else "celsius", plain)
     plain = _PER.sub("/", _BELOW.sub(r"/\1", plain)).rstrip()
     plain = _POWER_WORD.sub(_with_power, plain)
     plain = _WHOLE_WORDS.get(plain.lower(), plain)
