@@ -12,83 +12,79 @@ from functools import lru_cache
 
 MAX_WRAPPINGS = 8  # levels of braces, stars or dollars around a whole answer
 
-_CHARACTERS = {
-    "−": "-",
-    "–": "-",
-    "‐": "-",
-    "‑": "-",
-    "﹣": "-",
-    "－": "-",
-    "＋": "+",
-    "×": "\\times ",
-    "⨯": "\\times ",
-    "·": "\\cdot ",
-    "⋅": "\\cdot ",
-    "∙": "\\cdot ",
-    "÷": "/",
-    "∕": "/",
-    "⁄": "/",
-    "π": "\\pi ",
-    "∞": "\\infty ",
-    "≤": "\\le ",
-    "≥": "\\ge ",
-    "≠": "\\ne ",
-    "≈": "\\approx ",
-    "±": "\\pm ",
-    "°": "^\\circ ",
-    "º": "^\\circ ",
-    "∪": "\\cup ",
-    "∩": "\\cap ",
-    "∈": "\\in ",
-    "∅": "\\emptyset ",
-    "％": "%",
-    "∶": ":",
-    "：": ":",
-    "≡": "\\equiv ",
-    "µ": "μ",
-    "℃": "^\\circ C",
-    "℉": "^\\circ F",
-    "⌊": "\\lfloor ",
-    "⌋": "\\rfloor ",
-    "⌈": "\\lceil ",
-    "⌉": "\\rceil ",
-    "∖": "\\setminus ",
-    "ℝ": "\\mathbb{R}",
-    "∠": "\\angle ",
-    "△": "\\triangle ",
-    "ℤ": "\\mathbb{Z}",
-    "∨": "\\lor ",
-    "∧": "\\land ",
-    "…": "...",
-    "⋯": "...",
-    "’": "'",
-    "′": "'",
-    "″": "''",
-    "⟨": "(",
-    "⟩": ")",
-    "½": "\\frac{1}{2}",
-    "⅓": "\\frac{1}{3}",
-    "⅔": "\\frac{2}{3}",
-    "¼": "\\frac{1}{4}",
-    "¾": "\\frac{3}{4}",
-    "⅕": "\\frac{1}{5}",
-    "⅛": "\\frac{1}{8}",
-    "\u00a0": " ",
-    "\u2007": " ",
-    "\u2009": " ",
-    "\u200a": " ",
-    "\u202f": " ",
-    "\u200b": "",
-    "\u2060": "",
-    "\ufeff": "",
-}
-_GREEK_NAMES = """alpha beta gamma delta epsilon zeta eta theta lambda xi rho sigma tau phi chi psi omega
+# The one notation of each sign, and its other spellings: characters and commands.
+_SPELLINGS = r"""
+- − – ‐ ‑ ﹣ －
++ ＋
+* \ast
+/ ÷ ∕ ⁄ \div
+% ％
+: ∶ ： \colon
+' ’ ′ \prime
+'' ″
+| \lvert \rvert \vert
+( ⟨ \langle
+) ⟩ \rangle
+[ \lbrack
+] \rbrack
+i \imath
+T \top \intercal
+μ µ
+... … ⋯ \ldots \dots \cdots
+\{ \lbrace
+\} \rbrace
+\\ \cr
+\frac \cfrac
+\overline \bar
+\times × ⨯
+\cdot · ⋅ ∙
+\pi π
+\infty ∞
+\le ≤ \leq \leqslant <=
+\ge ≥ \geq \geqslant >=
+\ne ≠ \neq
+\approx ≈ \simeq
+\pm ± +/-
+\cup ∪
+\cap ∩
+\in ∈
+\emptyset ∅ \varnothing
+\equiv ≡
+\setminus ∖ \backslash
+\angle ∠
+\triangle △
+\lor ∨
+\land ∧
+\lfloor ⌊
+\rfloor ⌋
+\lceil ⌈
+\rceil ⌉
+^\circ ° º \degree
+^\circ\text{C} ℃
+^\circ\text{F} ℉
+\mathbb{R} ℝ \real \reals
+\mathbb{Z} ℤ
+\frac{1}{2} ½
+\frac{1}{3} ⅓
+\frac{2}{3} ⅔
+\frac{1}{4} ¼
+\frac{3}{4} ¾
+\frac{1}{5} ⅕
+\frac{1}{8} ⅛
+"""
+_GREEK = """alpha beta gamma delta epsilon zeta eta theta lambda xi rho sigma tau phi chi psi omega
 Gamma Delta Theta Lambda Sigma Phi Psi"""
-for _letter, _name in zip("αβγδεζηθλξρστφχψωΓΔΘΛΣΦΨ", _GREEK_NAMES.split(), strict=True):
-    _CHARACTERS[_letter] = f"\\{_name} "
-_TABLE = str.maketrans(_CHARACTERS)
-_PLAIN_SIGNS = {"+/-": "\\pm ", " !=": " \\ne ", "<=": "\\le ", ">=": "\\ge "}  # `n!=2` may be a factorial
-_PLAIN_SIGN = re.compile("|".join(map(re.escape, _PLAIN_SIGNS)))
+_NOTATION = dict.fromkeys("\u00a0\u2007\u2009\u200a\u202f", " ") | dict.fromkeys("\u200b\u2060\ufeff", "")
+_NOTATION |= {" !=": " \\ne ", "\\quad": " ", "\\qquad": " "}  # `n!=2` may be a factorial
+for _letter, _name in zip("αβγδεζηθλξρστφχψωΓΔΘΛΣΦΨ", _GREEK.split(), strict=True):
+    _NOTATION[_letter] = f"\\{_name} "
+for _row in _SPELLINGS.strip().split("\n"):
+    _sign, *_others = _row.split()
+    for _other in _others:
+        _is_command = _sign[0] in "\\^" and _sign[-1].isalpha() and _other[0] != "\\"
+        _NOTATION[_other] = f"{_sign} " if _is_command else _sign
+_TABLE = str.maketrans({spelling: sign for spelling, sign in _NOTATION.items() if len(spelling) == 1})
+_SIGNS_OF_SEVERAL = re.compile("|".join(re.escape(name) for name in _NOTATION if len(name) > 1 and name[0] != "\\"))
 _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻"
 _LOWERED = "₀₁₂₃₄₅₆₇₈₉"
 _RAISED_TABLE = str.maketrans(_RAISED, "0123456789+-")
@@ -102,43 +98,6 @@ _SHORT_ROOT = re.compile(r"\\sqrt\s*(\d)")
 _SHORT_FRACTION = re.compile(r"\\frac\s*(?:(\d)|\{([^{}]*)\})\s*(?:(\d)|\{([^{}]*)\})")
 _FRACTION = re.compile(r"\\[dtc](frac|binom)(?![A-Za-z])")
 _SIZE = re.compile(r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits)(?![A-Za-z])\s*\.?")
-_SYNONYMS = {
-    "\\leq": "\\le ",
-    "\\leqslant": "\\le ",
-    "\\geq": "\\ge ",
-    "\\geqslant": "\\ge ",
-    "\\neq": "\\ne ",
-    "\\lbrace": "\\{",
-    "\\rbrace": "\\}",
-    "\\langle": "(",
-    "\\rangle": ")",
-    "\\degree": "^\\circ ",
-    "\\varnothing": "\\emptyset ",
-    "\\div": "/",
-    "\\ldots": "...",
-    "\\dots": "...",
-    "\\cdots": "...",
-    "\\simeq": "\\approx ",
-    "\\quad": " ",
-    "\\qquad": " ",
-    "\\cfrac": "\\frac",
-    "\\bar": "\\overline",
-    "\\lbrack": "[",
-    "\\rbrack": "]",
-    "\\colon": ":",
-    "\\backslash": "\\setminus ",
-    "\\cr": "\\\\",
-    "\\top": "T",
-    "\\ast": "*",
-    "\\prime": "'",
-    "\\lvert": "|",
-    "\\rvert": "|",
-    "\\vert": "|",
-    "\\imath": "i",
-    "\\real": "\\mathbb{R}",
-    "\\reals": "\\mathbb{R}",
-    "\\intercal": "T",
-}
 _COMMAND = re.compile(r"\\q?quad|\\[A-Za-z]+")
 _FONT = re.compile(
     r"\\(?:mathbf|boldsymbol|bm|mathit|mathsf|mathtt|underline|num|ce)(?![A-Za-z])\s*(?:\{([^{}]*)\}|(\w))"
@@ -205,14 +164,14 @@ _SPACE = re.compile(r"\s+")
 _FORMULA_MARKS = re.compile(r"(?<!\\)(?:\$+|\\[()\[\]])")
 _COMMAND_START = re.compile(r"(?<!\\)\\(?!\\)")
 _STARS = re.compile(r"(?<=[\w)}]) ?\*\* ?(?:(-?\d+|[A-Za-z])(?!\*\*)|\(([^()]*)\))")  # the power in `x**2`
-_GREEK = "pi|theta|alpha|beta|gamma|delta|lambda|phi|omega"
+_NAMED = "pi|theta|alpha|beta|gamma|delta|lambda|phi|omega"
 _FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log"
-_NAME = re.compile(rf"(?<![\\A-Za-z])(?:{_FUNCTIONS}|{_GREEK}|exp)(?![A-Za-z])")
+_NAME = re.compile(rf"(?<![\\A-Za-z])(?:{_FUNCTIONS}|{_NAMED}|exp)(?![A-Za-z])")
 _OWN_ARGUMENT = re.compile(  # a function's name without a backslash, before its argument
-    rf"(?<![\\A-Za-z])({_FUNCTIONS})(?=\s*(?:[\d(\\^_]|(?:{_GREEK}|[a-z])(?![A-Za-z])))"
+    rf"(?<![\\A-Za-z])({_FUNCTIONS})(?=\s*(?:[\d(\\^_]|(?:{_NAMED}|[a-z])(?![A-Za-z])))"
 )
-_CONSTANT = re.compile(rf"(?<![\\A-Za-z])(pi)(?![A-Za-z])|(?:(?<=[\d*/(^+=-])|(?<=[\d*/(^+=-] ))({_GREEK})(?![A-Za-z])")
-_ARGUMENT = re.compile(rf"(\\(?:{_FUNCTIONS}) *\(?)({_GREEK})(?![A-Za-z])")
+_CONSTANT = re.compile(rf"(?<![\\A-Za-z])(pi)(?![A-Za-z])|(?:(?<=[\d*/(^+=-])|(?<=[\d*/(^+=-] ))({_NAMED})(?![A-Za-z])")
+_ARGUMENT = re.compile(rf"(\\(?:{_FUNCTIONS}) *\(?)({_NAMED})(?![A-Za-z])")
 _EXPONENTIAL = re.compile(r"(?:\\|(?<![\\A-Za-z]))exp ?\(([^()]*)\)")
 _BOLD = re.compile(r"(?<![\w)])\*\*|\*\*(?![\w(\\])")  # the power in `2**3` does not match
 _CURRENCY = re.compile(r"^(-?)\s*(?:US ?(?=\\\$))?(\\\$|[€£¥₹]|USD|EUR)\s*(\.?\d[\d.,]*)(?=$|(.))")
@@ -245,7 +204,7 @@ def in_one_notation(text: str) -> str:
         text = text.replace("\\\\", "\\")
     if text.count("$") == 1:
         text = _LONE_DOLLAR.sub(r"\\$", text)
-    plain = _PLAIN_SIGN.sub(lambda found: _PLAIN_SIGNS[found[0]], _of_unicode(_of_vectors(text)))
+    plain = _SIGNS_OF_SEVERAL.sub(_synonym, _of_unicode(_of_vectors(text)))
     if "**" in plain:
         plain = _STARS.sub(_as_group_power, plain)
         plain = _BOLD.sub("", plain)
@@ -452,7 +411,7 @@ def _as_quantity(found: re.Match[str]) -> str:
 
 
 def _synonym(found: re.Match[str]) -> str:
-    return _SYNONYMS.get(found[0], found[0])
+    return _NOTATION.get(found[0], found[0])
 
 
 def _as_binomial_or_fraction(found: re.Match[str]) -> str:

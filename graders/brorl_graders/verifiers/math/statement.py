@@ -77,35 +77,7 @@ _COUNTED = re.compile(r"[-+]?[^A-Za-z=]*\d[^A-Za-z=]*[A-Za-z][A-Za-z '/^{}²³]*
 _COMMAND = re.compile(r"\\(?:text|textbf|mathrm|operatorname|begin|end|mbox) ?\{[^{}]*\}|\\[A-Za-z]+")
 _WORD = re.compile(r"(?<![A-Za-z\d{])[A-Za-z]{2,}(?![A-Za-z}^_])")  # no match in 3qr and {CD}
 _FUNCTIONS = frozenset(
-    (
-        "arcsin",
-        "arccos",
-        "arctan",
-        "exp",
-        "sinh",
-        "cosh",
-        "tanh",
-        "inf",
-        "infinity",
-        "sin",
-        "cos",
-        "tan",
-        "log",
-        "ln",
-        "sqrt",
-        "pi",
-        "max",
-        "min",
-        "mod",
-        "or",
-        "and",
-        "abs",
-        "base",
-        "cbrt",
-        "choose",
-        "floor",
-        "ceil",
-    )
+    "arcsin arccos arctan exp sinh cosh tanh inf infinity sin cos tan log ln sqrt pi max min mod or and abs base cbrt choose floor ceil".split()
 )
 _SENTENCE = re.compile(  # such as "the value of x is …"
     r"[A-Za-z]{2,}\b[^\n]{0,200}?\b(?:is|are|equals)\b[ \t]*:?[ \t]*"

@@ -47,31 +47,9 @@ _BEFORE_A_STATUS = re.compile(
     r"|(?:the )?(?:limit|value|answer)) (?:(?:is|are) )?)?"
 )
 _STATUSES = {
-    "no solution": NONE,
-    "no solutions": NONE,
-    "no solution exists": NONE,
-    "no solutions exist": NONE,
-    "no such solution": NONE,
-    "none": NONE,
-    "empty set": NONE,
-    "the empty set": NONE,
-    "no real solution": NONE,
-    "no real solutions": NONE,
-    "no real roots": NONE,
-    "no real root": NONE,
-    "does not exist": "dne",
-    "doesn't exist": "dne",
-    "do not exist": "dne",
-    "dne": "dne",
-    "undefined": "dne",
-    "not defined": "dne",
-    "no integer solutions": NONE,
-    "infinitely many": ENDLESS,
-    "infinitely many solutions": ENDLESS,
-    "infinite solutions": ENDLESS,
-    "infinite number of solutions": ENDLESS,
-    "an infinite number of solutions": ENDLESS,
-    "an infinite number": ENDLESS,
+    NONE: r"(?:the )?empty set|none|no (?:such |real |integer |rational |positive )*(?:solutions?|roots?)(?: exists?)?",
+    "dne": r"(?:does not|doesn't|do not) exist|dne|undefined|not defined",
+    ENDLESS: r"infinitely many(?: solutions)?|infinite solutions|(?:an )?infinite number(?: of solutions)?",
 }
 
 
@@ -139,6 +117,5 @@ def read_number_twice(text: str) -> Quantity | None:
 
 def _status(words: str) -> str | None:
     """Return the usual words for no solution, infinitely many, or a value that does not exist. None: another text."""
-    if words in _STATUSES:
-        return _STATUSES[words]
-    return _STATUSES.get(_BEFORE_A_STATUS.sub("", words))
+    plain = _BEFORE_A_STATUS.sub("", words)
+    return next((status for status, spellings in _STATUSES.items() if re.fullmatch(spellings, plain)), None)
