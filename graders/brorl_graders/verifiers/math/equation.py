@@ -22,7 +22,7 @@ _AFTER_OPERATION = re.compile(r"^\\(?:sum|prod|i*nt|oint|lim)(?![A-Za-z])(?:\{[^
 _PRODUCT = re.compile(r"(?<![A-Za-z])[a-z]{2}(?![A-Za-z])")
 _ESTIMATED = re.compile(r"\\approx(?![A-Za-z])")
 _UNIT = re.compile(r"\\text ?\{[^{}]*\}")
-_OPERATOR = re.compile(r"[-+*/^]|\\(?:frac|cdot|times|sqrt|pm)(?![A-Za-z])")
+_OPERATOR = re.compile(r"[-+*/^√∛]|\\(?:frac|cdot|times|pm)(?![A-Za-z])|(?<![A-Za-z])(?:sqrt|cbrt)(?![A-Za-z])")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _DECIMAL = re.compile(r"\.\d")
 

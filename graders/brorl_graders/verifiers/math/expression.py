@@ -17,12 +17,6 @@ MAX_LENGTH = 500  # characters
 MAX_DEPTH = 16  # levels of brackets
 MAX_LETTERS = 4  # letters that stand together and may be a product; more are a word
 
-_TOKEN = re.compile(
-    r"\s*(?:(?P<number>\d+(?:\.(?!\.)\d*)?|\.\d+)|(?P<row>\\\\)|(?P<command>\\[a-zA-Z]+)"
-    r"|(?P<sign>[-+*/^_(){}\[\]|!:<>=&',])|(?P<letter>[a-zA-Z]))"
-)
-_WORD = re.compile(rf"(?<![\\A-Za-z])[A-Za-z]{{{MAX_LETTERS + 1},}}")
-_ENVIRONMENT = re.compile(r"\\(begin|end) ?\{ ?([a-z]+) ?\}(?(1) ?(?:\{[lcr| ]*\})?)")
 _RELATIONS = {
     "=": "=",
     "<": "<",
@@ -38,7 +32,19 @@ FUNCTIONS |= {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "ln": "log"}
 _LETTERS = """alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau
 upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega ell hbar"""
 _NAMES = frozenset(_LETTERS.split())
+ROOTS = ("sqrt", "cbrt")
+_PLAIN = rf"(?:{'|'.join((*FUNCTIONS, *ROOTS, 'pi', 'theta', 'alpha', 'beta', 'gamma', 'delta', 'lambda', 'phi', 'omega'))})"
+NAME_IN_TEXT = rf"(?<![\\A-Za-z]){_PLAIN}(?![A-Za-z])"  # a function or letter without a backslash
 VARIABLE = rf"(?:(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])|\\(?:{'|'.join(_LETTERS.split())})(?![A-Za-z]))"
+_TOKEN = re.compile(
+    rf"\s*(?:(?P<name>{NAME_IN_TEXT})|(?P<root>[√∛])|"
+    r"(?P<number>\d+(?:\.(?!\.)\d*)?|\.\d+)|(?P<row>\\\\)|(?P<command>\\[a-zA-Z]+)"
+    r"|(?P<sign>[-+*/^_(){}\[\]|!:<>=&',])|(?P<letter>[a-zA-Z]))"
+)
+_WORD = re.compile(rf"(?<![\\A-Za-z])[A-Za-z]{{{MAX_LETTERS + 1},}}")
+_ENVIRONMENT = re.compile(r"\\(begin|end) ?\{ ?([a-z]+) ?\}(?(1) ?(?:\{[lcr| ]*\})?)")
+_WORDLESS = re.compile(rf"{NAME_IN_TEXT}|{_ENVIRONMENT.pattern}")
+_ROOT_SIGNS = {"√": "\\sqrt", "∛": "\\cbrt"}
 _DECORATED = frozenset(("overline", "overrightarrow", "angle", "triangle", "mathcal", "mathbb", "mathfrak", "vec"))
 _CALLED = frozenset("fghFGH")
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
@@ -57,7 +63,7 @@ def parse(text: str, is_wide: bool = False, is_strict: bool = False) -> Tree:
     `is_wide`: a quotient ends where a factor without a sign begins, so that `1/2x` is half of x and not `1/(2x)`.
     `is_strict`: what may mean something else, such as `1/2x`, `xy`, `x^23` and `2\\frac{1}{2}`, is not read.
     """
-    if len(text) > MAX_LENGTH or _WORD.search(_ENVIRONMENT.sub(" ", text)):
+    if len(text) > MAX_LENGTH or (_WORD.search(text) and _WORD.search(_WORDLESS.sub(" ", text))):
         raise Unreadable
     parser = _Parser(text, is_wide, is_strict)
     tree = parser.sum() if is_strict else parser.relation()
@@ -76,7 +82,8 @@ def _tokens(text: str) -> Iterator[str]:
             match = _TOKEN.match(text, place)
             if match is None:
                 raise Unreadable
-            yield match[match.lastgroup or 0]
+            token = match[match.lastgroup or 0]
+            yield f"\\{token}" if match["name"] else _ROOT_SIGNS.get(token, token)
         place = match.end()
         while place < end and text[place] == " ":
             place += 1
@@ -308,6 +315,9 @@ class _Parser:
     def read_sqrt(self) -> Tree:
         degree: Tree = self.within("[", "]") if self.next == "[" else Fraction(2)
         return ("root", degree, self.argument())
+
+    def read_cbrt(self) -> Tree:
+        return ("root", Fraction(3), self.argument())
 
     def read_sum(self) -> Tree:
         return self.repeated("sum")

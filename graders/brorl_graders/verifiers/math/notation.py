@@ -91,8 +91,6 @@ _RAISED_TABLE = str.maketrans(_RAISED, "0123456789+-")
 _LOWERED_TABLE = str.maketrans(_LOWERED, "0123456789")
 _RAISED_RUN = re.compile(f"[{_RAISED}]+")
 _LOWERED_RUN = re.compile(f"[{_LOWERED}]+")
-_ROOT = re.compile(r"(?:√|(?<![\\A-Za-z])sqrt)\s*(?:\(([^()]*)\)|(\d+(?:\.\d+)?|[A-Za-z](?![A-Za-z])))")
-_CUBE_ROOT = re.compile(r"(?:∛|(?<![\\A-Za-z])cbrt)\s*(?:\(([^()]*)\)|(\d+|[A-Za-z](?![A-Za-z])))")
 _ROOT_IN_WORDS = re.compile(r"\b(?:the )?(square|cube) root of (?=\d)", re.IGNORECASE)
 _SHORT_ROOT = re.compile(r"\\sqrt\s*(\d)")
 _SHORT_FRACTION = re.compile(r"\\frac\s*(?:(\d)|\{([^{}]*)\})\s*(?:(\d)|\{([^{}]*)\})")
@@ -129,10 +127,10 @@ _BRACED = re.compile(r"(?<![\w}^_\])\\])\{ ?([-A-Za-z]) ?\}|(?<![}\\])\{\}(?=[\^
 _PRIMES = re.compile(r"\^ ?(?:\{ ?('[' ]*)\}|')")
 _CIRCLE = re.compile(r"(?<=\d)\^ ?(?:\{ ?o ?\}|o(?![A-Za-z]))")
 _DEGREES = r" ?(\d+(?:\.\d+)?) ?\^ ?(?:\\circ|\{ ?\\circ ?\}) ?"
-_ANGLE = re.compile(rf"(\\(?:sin|cos|tan|cot|sec|csc)) ?(?:\({_DEGREES}\)|\{{{_DEGREES}\}}|{_DEGREES})")
+_ANGLE = re.compile(rf"((?:\\|(?<![\\A-Za-z]))(?:sin|cos|tan|cot|sec|csc)) ?(?:\({_DEGREES}\)|\{{{_DEGREES}\}}|{_DEGREES})")
 _TRANSPOSED = re.compile(r"\(([^()]*,[^()]*)\) ?\^ ?\{? ?T ?\}?")
 _DERIVATIVE = re.compile(r"\\frac ?\{ ?d ?([A-Za-z]) ?\} ?\{ ?d ?[a-z] ?\}")
-_NATURAL_LOGARITHM = re.compile(r"\\log ?_ ?(?:e(?![A-Za-z])|\{ ?e ?\}) ?")
+_NATURAL_LOGARITHM = re.compile(r"\\?log ?_ ?(?:e(?![A-Za-z])|\{ ?e ?\}) ?")
 _INFINITY = re.compile(
     r"\\text ?\{ ?(?P<less>negative |minus )?infinity ?\}|(?<![\\A-Za-z])(?P<minus>negative |minus )?inf(?:inity)?(?![A-Za-z])"
 )
@@ -164,15 +162,6 @@ _SPACE = re.compile(r"\s+")
 _FORMULA_MARKS = re.compile(r"(?<!\\)(?:\$+|\\[()\[\]])")
 _COMMAND_START = re.compile(r"(?<!\\)\\(?!\\)")
 _STARS = re.compile(r"(?<=[\w)}]) ?\*\* ?(?:(-?\d+|[A-Za-z])(?!\*\*)|\(([^()]*)\))")  # the power in `x**2`
-_NAMED = "pi|theta|alpha|beta|gamma|delta|lambda|phi|omega"
-_FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log"
-_NAME = re.compile(rf"(?<![\\A-Za-z])(?:{_FUNCTIONS}|{_NAMED}|exp)(?![A-Za-z])")
-_OWN_ARGUMENT = re.compile(  # a function's name without a backslash, before its argument
-    rf"(?<![\\A-Za-z])({_FUNCTIONS})(?=\s*(?:[\d(\\^_]|(?:{_NAMED}|[a-z])(?![A-Za-z])))"
-)
-_CONSTANT = re.compile(rf"(?<![\\A-Za-z])(pi)(?![A-Za-z])|(?:(?<=[\d*/(^+=-])|(?<=[\d*/(^+=-] ))({_NAMED})(?![A-Za-z])")
-_ARGUMENT = re.compile(rf"(\\(?:{_FUNCTIONS}) *\(?)({_NAMED})(?![A-Za-z])")
-_EXPONENTIAL = re.compile(r"(?:\\|(?<![\\A-Za-z]))exp ?\(([^()]*)\)")
 _BOLD = re.compile(r"(?<![\w)])\*\*|\*\*(?![\w(\\])")  # the power in `2**3` does not match
 _CURRENCY = re.compile(r"^(-?)\s*(?:US ?(?=\\\$))?(\\\$|[€£¥₹]|USD|EUR)\s*(\.?\d[\d.,]*)(?=$|(.))")
 _LONE_DOLLAR = re.compile(r"(?<=^)\$(?=\d)|(?<=^-)\$(?=\d)")
@@ -212,9 +201,7 @@ def in_one_notation(text: str) -> str:
         plain = _LATEX_QUOTE.sub('"', plain).replace("`", "")
     if "$" in plain or "\\" in plain:
         plain = _FORMULA_MARKS.sub(" ", plain)
-    plain = _of_latex(plain)
-    plain = _with_backslashes(plain)
-    plain = _unwrapped(_SPACE.sub(" ", plain))
+    plain = _unwrapped(_SPACE.sub(" ", _of_latex(plain)))
     return plain if plain.isdecimal() else _of_signs(plain)
 
 
@@ -228,7 +215,7 @@ def _of_signs(text: str) -> str:
         plain = _ANGLE.sub(_as_radians, plain)
     if "\\frac" in plain:
         plain = _DERIVATIVE.sub(r"\1'", plain)
-    if "\\log" in plain:
+    if "log" in plain:
         plain = _NATURAL_LOGARITHM.sub(r"\\ln ", plain)
     plain = _NAMED_SIGN.sub(lambda found: f"\\{found[1] or found[2]} ", plain) if "angle" in plain else plain
     if "inf" in plain:
@@ -272,8 +259,7 @@ def _as_binomial(found: re.Match[str]) -> str:
 
 
 def _of_unicode(text: str) -> str:
-    plain = _with_roots(without_roots_in_words(text))
-    plain = _CUBE_ROOT.sub(lambda found: f"\\sqrt[3]{{{found[1] or found[2]}}}", plain)
+    plain = without_roots_in_words(text)
     if plain.isascii():
         return plain
     plain = unicodedata.normalize("NFC", plain)
@@ -308,40 +294,8 @@ def without_roots_in_words(text: str) -> str:
     return _ROOT_IN_WORDS.sub(lambda found: "sqrt " if found[1].lower() == "square" else "cbrt ", text)
 
 
-def _with_roots(text: str) -> str:
-    """Write roots in LaTeX, from the innermost to the outermost: `√(1+√2)` becomes `\\sqrt{1+\\sqrt{2}}`."""
-    if "√" not in text and "sqrt" not in text:
-        return text
-    plain = text
-    for _ in range(MAX_WRAPPINGS):
-        before = plain
-        plain = _ROOT.sub(_as_root, plain)
-        if plain == before:
-            break
-    return plain
-
-
-def _with_backslashes(text: str) -> str:
-    """Write names of functions and constants as commands: `ln(2)` becomes `\\ln (2)`, and `4pi` becomes `4\\pi `."""
-    if _NAME.search(text) is None and "\\exp" not in text:
-        return text
-    plain = _EXPONENTIAL.sub(r"e^{\1}", text)
-    plain = _OWN_ARGUMENT.sub(r"\\\1 ", plain)
-    plain = _ARGUMENT.sub(r"\1\\\2 ", plain)
-    return _CONSTANT.sub(_as_command, plain)
-
-
-def _as_command(found: re.Match[str]) -> str:
-    return f"\\{found[1] or found[2]} "
-
-
 def _as_group_power(found: re.Match[str]) -> str:
     return f"^{{{found[1] or found[2]}}}"
-
-
-def _as_root(found: re.Match[str]) -> str:
-    inside = found[1] or found[2]
-    return f"\\sqrt{{{inside}}}"
 
 
 def _as_power(found: re.Match[str]) -> str:

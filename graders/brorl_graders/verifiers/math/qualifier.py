@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from brorl_graders.verifiers.math.expression import NAME_IN_TEXT
 from brorl_graders.verifiers.math.relation import is_inequality
 
 _LETTER = r"[A-Za-z](?:_\d)?"
@@ -31,7 +32,7 @@ _ANY_INTEGER = re.compile(  # "k \\in \\mathbb{Z}" after an answer with k
 _INTEGER = re.compile(r"(?<![\\A-Za-z])([a-z]) ?(?:\\in ?\\mathbb ?\{? ?Z|(?:\\text ?\{)? ?is an (?:arbitrary )?integer)")
 _FUNCTION = re.compile(r"(?P<name>[A-Za-z]) ?\( ?(?P<argument>[a-z]) ?\) ?=(?P<body>.*)")
 _CONSTANT = re.compile(r"\+ ?(?:[cCkK]|\\text ?\{ ?(?:[cC]|const(?:ant|\.)?) ?\})$")
-_LETTERS = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
+_LETTERS = re.compile(rf"\\[A-Za-z]+|{NAME_IN_TEXT}|[A-Za-z]")
 
 
 def without_qualifier(text: str) -> str:

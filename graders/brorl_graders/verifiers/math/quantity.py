@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from brorl_graders.verifiers.math.expression import NAME_IN_TEXT
 from brorl_graders.verifiers.math.kinds import Quantity
 from brorl_graders.verifiers.math.number_words import SCALES, changes_a_number
 from brorl_graders.verifiers.math.units import read_unit, unknown_unit
@@ -20,7 +21,7 @@ _AFTER_A_NOUN = re.compile(
     r"|of [a-z ]+)$"
 )
 _SCALE = re.compile(rf"(?:\\text ?\{{ ?)?({'|'.join(SCALES)})(?![A-Za-z])", re.IGNORECASE)
-_FUNCTIONS = frozenset(("sin", "cos", "tan", "log", "ln", "sqrt", "exp", "pi", "mod", "to", "or", "and", "not"))
+_NO_NOUN = re.compile(rf"{NAME_IN_TEXT}|\b(?:mod|to|or|and|not)\b")
 MIN_NOUN = 3  # letters of a noun after a number and a space; a shorter one may be a product of variables
 _POWER = re.compile(r" ?\^ ?\{? ?[2-5] ?\}? ?$")
 _TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
@@ -105,11 +106,9 @@ def _counted(value: Value, name: str) -> Quantity | None:
     """Read a number of things of a name that is no known unit. None: the name is not a name of things."""
     plain = _POWER.sub("", _TEXT.sub(r" \1 ", name)).strip(" .{}()").lower()
     plain = _AFTER_A_NOUN.sub("", plain)
-    if _NOUN.fullmatch(plain) is None or changes_a_number(plain):
+    if _NOUN.fullmatch(plain) is None or changes_a_number(plain) or _NO_NOUN.search(plain):
         return None
     words = plain.replace(".", "").split()
-    if not _FUNCTIONS.isdisjoint(words):
-        return None
     if words[-1] in ("unit", "units"):
         return Quantity(value)
     unit = read_unit(plain)

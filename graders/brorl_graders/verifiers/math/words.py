@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
+from brorl_graders.verifiers.math.expression import FUNCTIONS, ROOTS
 from brorl_graders.verifiers.math.kinds import Formula, Numeral, Quantity, Words
 from brorl_graders.verifiers.math.number_words import read_number_words
 from brorl_graders.verifiers.math.value import Value
@@ -99,6 +100,8 @@ def read_words(text: str) -> Words | Quantity | None:
     if _WORDS.fullmatch(plain) is None:
         return None
     words = " ".join(plain.lower().split())
+    if not {*FUNCTIONS, *ROOTS}.isdisjoint(words.split()):
+        return None
     number = read_number_words(words)
     if number is not None:
         return Quantity(Value(number))
