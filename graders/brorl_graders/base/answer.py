@@ -14,8 +14,8 @@ _BOX = re.compile(r"\\(?:f?boxed|fbox)\s*\{")
 # The end of a gap after which another box of the same answer follows: `, `, `\text{ and } `, `$ or $y=`.
 _SEPARATOR = re.compile(r"(?:\b(?:and|or)\b|[,;])(?:[\s$}]|\\[(\[]|\\q?quad|\\text\s*\{|[A-Za-z]\w{0,3}\s*=)*$")
 _JSON = re.compile(
-    r"[\"'](?:\w+_)?(?:answer|choice|option)[\"'] ?: ?(?:\"(?P<double>[^\"]*)\"|'(?P<single>[^']*)'|(?P<number>-?[\d.]+))"
-    r"\s*\}\s*(?:```)?\s*$"
+    r"[\"'](?:\w+_)?(?:answer|choice|option)[\"'] ?: ?"
+    r"(?:\"(?P<double>[^\"]*)\"|'(?P<single>[^']*)'|(?P<number>-?[\d.]+))\s*\}\s*(?:```)?\s*$"
 )
 _SAID = re.compile(r"####|\banswer(?:[*_]{0,2}[ \t]*[:=]|[ \t]+is\b[ \t]*:?)", re.IGNORECASE)
 _AROUND = " \t*_$`\"'"  # removed around an answer: blanks, emphasis, dollars, quotes

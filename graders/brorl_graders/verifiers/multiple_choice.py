@@ -69,7 +69,8 @@ _MARK = re.compile(
     r"|\b(?:la\s)?(?:bonne\s)?r\u00e9ponse\s(?:correcte\s|finale\s)?est\b(?:\s(?:la|le|l'option)\b)?"
     r"|\b(?:la\s)?respuesta\s(?:correcta\s|final\s)?es\b(?:\s(?:la|el)\b)?"
     r"|\b(?:richtige\s)?Antwort\s(?:ist|lautet)\b|\b(?:r\u00e9ponse|respuesta|Antwort|\u043e\u0442\u0432\u0435\u0442)\s?:"
-    r"|\(\u7b54\u6848\)|\u7b54\u6848(?:\u662f|\u4e3a|\u70ba|:)|(?<![\u4e0d\u672a])\u9009(?:\u62e9|\u9879)?(?=[ (]{0,4}[A-Z])"
+    r"|\(\u7b54\u6848\)|\u7b54\u6848(?:\u662f|\u4e3a|\u70ba|:)"
+    r"|(?<![\u4e0d\u672a])\u9009(?:\u62e9|\u9879)?(?=[ (]{0,4}[A-Z])"
     r"|\u7b54\u3048\u306f|\uc815\ub2f5\uc740"
     r"|^[#*_ \t]{0,12}(?:final\s|correct\s){0,2}answer[#*_: \t]{0,12}$)[*_]{0,3}\s{0,4}:?",
     re.MULTILINE,

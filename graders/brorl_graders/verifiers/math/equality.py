@@ -9,16 +9,14 @@ from typing import Any, NamedTuple
 
 from brorl_graders.verifiers.math.assignment import in_the_order_of
 from brorl_graders.verifiers.math.kinds import (
-    Congruence,
     Expression,
-    Formula,
     Group,
     Named,
-    Numeral,
     Quantity,
     Ratio,
     Reading,
     Words,
+    Written,
 )
 from brorl_graders.verifiers.math.library import equal_by_library
 from brorl_graders.verifiers.math.sets import LARGEST
@@ -271,7 +269,7 @@ def _group_and_other(
 # Which comparison decides where one of two answers is of a kind, in this order.
 _RULES: tuple[tuple[type | tuple[type, ...], Callable[[Any, Any, MathRules], bool]], ...] = (
     (Named, _named),
-    ((Numeral, Congruence, Formula), _as_written),
+    (Written, _as_written),
     (Ratio, _ratios),
     (Group, _groups),
     (Words, _words),

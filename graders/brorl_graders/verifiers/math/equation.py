@@ -77,7 +77,7 @@ def is_to_be_solved(text: str) -> bool:
 
 
 def _differ(one: Value, other: Value, tolerance: float) -> bool:
-    """Return whether two steps differ by more than a tolerance, and by more than half of the last place after a point."""
+    """Return whether two steps differ by more than a tolerance and half of the last decimal place."""
     place = max(one.last_place, other.last_place)
     if compare(one, other, tolerance) is not False:
         return False

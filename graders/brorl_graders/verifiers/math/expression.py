@@ -33,7 +33,9 @@ _LETTERS = """alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta 
 upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega ell hbar"""
 _NAMES = frozenset(_LETTERS.split())
 ROOTS = ("sqrt", "cbrt")
-_PLAIN = rf"(?:{'|'.join((*FUNCTIONS, *ROOTS, 'pi', 'theta', 'alpha', 'beta', 'gamma', 'delta', 'lambda', 'phi', 'omega'))})"
+_PLAIN = (
+    rf"(?:{'|'.join((*FUNCTIONS, *ROOTS, 'pi', 'theta', 'alpha', 'beta', 'gamma', 'delta', 'lambda', 'phi', 'omega'))})"
+)
 NAME_IN_TEXT = rf"(?<![\\A-Za-z]){_PLAIN}(?![A-Za-z])"  # a function or letter without a backslash
 VARIABLE = rf"(?:(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])|\\(?:{'|'.join(_LETTERS.split())})(?![A-Za-z]))"
 _TOKEN = re.compile(
@@ -268,20 +270,21 @@ class _Parser:
         while self.skips("'"):
             name += "'"
         if self.skips("_"):
-            start = self.place
-            if self.next == "{":
-                while self.next != "}":
-                    if not self.take():
-                        raise Unreadable
-                self.take()
-            elif not self.take()[-1:].isalnum():
-                raise Unreadable
-            name += "_" + "".join(self.tokens[start : self.place]).strip("{}")
+            name += f"_{self.index()}"
             if self.next == "_":
                 raise Unreadable
         if self.next == "(" and name[0] in _CALLED:
             return ("call", name, self.primary())
         return self.combination() if name == "C" and self.next == "(" else name
+
+    def index(self) -> str:
+        start = self.place
+        token = self.take()
+        while token not in ("}", "") and self.tokens[start] == "{":
+            token = self.take()
+        if token != "}" and not token[-1:].isalnum():
+            raise Unreadable
+        return "".join(self.tokens[start : self.place]).strip("{}")
 
     def combination(self) -> Tree:
         """Read `C(n, k)`, or the product `C(n)`."""

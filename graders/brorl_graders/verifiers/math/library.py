@@ -59,9 +59,8 @@ def _is_rounded(decimal: str, text: str) -> bool:
     number = read_number(decimal)
     if number is None or not number.last_place:
         return False
-    rounded = Value(number.value, last_place=number.last_place)
     numbers = [item for item in _parsed(text) if getattr(item, "is_number", False) and not _has_matrix([item])]
-    return any(compare(rounded, Value(_exact(item))) for item in numbers)
+    return any(compare(number, Value(_exact(item))) for item in numbers)
 
 
 def _exact(number: Any) -> Fraction | complex:
@@ -129,7 +128,11 @@ class _Builder:
             return operands[0] * operands[1] if _has_matrix(operands) else self.sympy.Mul(*operands)
         if kind == "/":
             _check_divisor(operands[1])
-            return operands[0] / operands[1] if _has_matrix(operands) else self.sympy.Mul(operands[0], self.sympy.Pow(operands[1], -1))
+            return (
+                operands[0] / operands[1]
+                if _has_matrix(operands)
+                else self.sympy.Mul(operands[0], self.sympy.Pow(operands[1], -1))
+            )
         assert kind == "^"
         return _power(*operands)
 
@@ -181,7 +184,9 @@ class _Builder:
             if last - first >= MAX_TERMS:
                 raise Unreadable
             numbers = range(int(first), int(last) + 1)
-            return join(*(_Builder({**self.names, name: self.sympy.Integer(number)}).expression(body) for number in numbers))
+            return join(
+                *(_Builder({**self.names, name: self.sympy.Integer(number)}).expression(body) for number in numbers)
+            )
         symbol, inside = self._bound(name, body)
         return endless(inside, (symbol, first, last))
 

@@ -1,7 +1,8 @@
 """Bring a mathematical answer into one notation: typesetting is removed, and Unicode becomes LaTeX.
 
 `√2`, `\\sqrt2` and `$\\displaystyle\\sqrt{2}$.` all become `\\sqrt{2}`, `62\\,459\\,740` becomes `62 459 740`, and
-`**5**` becomes `5`. The meaning of an answer never changes.
+`**5**` becomes `5`. The meaning of an answer never changes. A row of `_SPELLINGS` begins with its
+one notation.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from functools import lru_cache
 
 MAX_WRAPPINGS = 8  # levels of braces, stars or dollars around a whole answer
 
-# The one notation of each sign, and its other spellings: characters and commands.
 _SPELLINGS = r"""
 - − – ‐ ‑ ﹣ －
 + ＋
@@ -127,12 +127,14 @@ _BRACED = re.compile(r"(?<![\w}^_\])\\])\{ ?([-A-Za-z]) ?\}|(?<![}\\])\{\}(?=[\^
 _PRIMES = re.compile(r"\^ ?(?:\{ ?('[' ]*)\}|')")
 _CIRCLE = re.compile(r"(?<=\d)\^ ?(?:\{ ?o ?\}|o(?![A-Za-z]))")
 _DEGREES = r" ?(\d+(?:\.\d+)?) ?\^ ?(?:\\circ|\{ ?\\circ ?\}) ?"
-_ANGLE = re.compile(rf"((?:\\|(?<![\\A-Za-z]))(?:sin|cos|tan|cot|sec|csc)) ?(?:\({_DEGREES}\)|\{{{_DEGREES}\}}|{_DEGREES})")
+_ANGLE = re.compile(
+    rf"((?:\\|(?<![\\A-Za-z]))(?:sin|cos|tan|cot|sec|csc)) ?(?:\({_DEGREES}\)|\{{{_DEGREES}\}}|{_DEGREES})"
+)
 _TRANSPOSED = re.compile(r"\(([^()]*,[^()]*)\) ?\^ ?\{? ?T ?\}?")
 _DERIVATIVE = re.compile(r"\\frac ?\{ ?d ?([A-Za-z]) ?\} ?\{ ?d ?[a-z] ?\}")
-_NATURAL_LOGARITHM = re.compile(r"\\?log ?_ ?(?:e(?![A-Za-z])|\{ ?e ?\}) ?")
 _INFINITY = re.compile(
-    r"\\text ?\{ ?(?P<less>negative |minus )?infinity ?\}|(?<![\\A-Za-z])(?P<minus>negative |minus )?inf(?:inity)?(?![A-Za-z])"
+    r"\\text ?\{ ?(?P<less>negative |minus )?infinity ?\}"
+    r"|(?<![\\A-Za-z])(?P<minus>negative |minus )?inf(?:inity)?(?![A-Za-z])"
 )
 _OUTWARD = re.compile(r"(^|\\(?:in|cup) ?)\](?=[^\[\]]*[,;][^\[\]]*[\[\])])|(?<=[\w}) ])\[(?=$| ?\\cup)")
 _COMBINATION = re.compile(
@@ -140,7 +142,8 @@ _COMBINATION = re.compile(
     r"|C ?_ ?\{? ?(\d+) ?\}? ?\^ ?\{? ?(\d+) ?\}?)"
 )
 _COMBINATION_OF_LETTERS = re.compile(
-    r"(?<![A-Za-z\d^_}])C ?_ ?(\{ ?\d*[A-Za-z](?: ?[-+] ?\d+)? ?\}|[A-Za-z]) ?\^ ?(\{ ?[A-Za-z\d](?: ?[-+] ?\d+)? ?\}|[A-Za-z\d])"
+    r"(?<![A-Za-z\d^_}])C ?_ ?(\{ ?\d*[A-Za-z](?: ?[-+] ?\d+)? ?\}|[A-Za-z])"
+    r" ?\^ ?(\{ ?[A-Za-z\d](?: ?[-+] ?\d+)? ?\}|[A-Za-z\d])"
 )
 _SLASHED = re.compile(r"^\^ ?\{? ?(\d+) ?\}? ?/ ?_ ?\{? ?(\d+) ?\}?$")
 _STACKED = re.compile(r"\{([^{}]*)\\(choose|over)(?![A-Za-z])([^{}]*)\}|^([^{}]*)\\(choose|over)(?![A-Za-z])([^{}]*)$")
@@ -215,8 +218,6 @@ def _of_signs(text: str) -> str:
         plain = _ANGLE.sub(_as_radians, plain)
     if "\\frac" in plain:
         plain = _DERIVATIVE.sub(r"\1'", plain)
-    if "log" in plain:
-        plain = _NATURAL_LOGARITHM.sub(r"\\ln ", plain)
     plain = _NAMED_SIGN.sub(lambda found: f"\\{found[1] or found[2]} ", plain) if "angle" in plain else plain
     if "inf" in plain:
         plain = _INFINITY.sub(lambda found: "-\\infty " if found["less"] or found["minus"] else "\\infty ", plain)

@@ -53,8 +53,8 @@ _REMARKS = frozenset(_REMARKS_TEXT.split())
 _BEFORE = re.compile(
     r"\b(?:half|thirds?|quarters?|twice|double|triple|thrice|times|more|less|fewer|least|most|greater|smaller|larger|over"
     r"|under|above|below|beyond|not|never|no|neither|nor|between|except|squared?|cubed?|opposite|reciprocal|inverse|root"
-    r"|power|than|before|after|until|almost|nearly|up to|up(?=\s*$)|far from|but|anything|\w+n't|exceeds?|hundred|dozen|thousand"
-    r"|million|without|close to|per ?cent of)\b[^,:;(]*$",
+    r"|power|than|before|after|until|almost|nearly|up to|up(?=\s*$)|far from|but|anything|\w+n't|exceeds?|hundred"
+    r"|dozen|thousand|million|without|close to|per ?cent of)\b[^,:;(]*$",
     re.IGNORECASE,
 )
 # The same in other languages: more, at least, not, minus; and after a number: thousand, of, is not.

@@ -29,7 +29,9 @@ _QUALIFIER = re.compile(
 _ANY_INTEGER = re.compile(  # "k \\in \\mathbb{Z}" after an answer with k
     rf"(?P<rest>[^<>]*?) ?{_START}(?:(?:where|with|for) ?\}}? ?)?(?P<name>[a-z]) ?\\in ?\\mathbb ?\{{? ?Z ?\}}? ?\)?"
 )
-_INTEGER = re.compile(r"(?<![\\A-Za-z])([a-z]) ?(?:\\in ?\\mathbb ?\{? ?Z|(?:\\text ?\{)? ?is an (?:arbitrary )?integer)")
+_INTEGER = re.compile(
+    r"(?<![\\A-Za-z])([a-z]) ?(?:\\in ?\\mathbb ?\{? ?Z|(?:\\text ?\{)? ?is an (?:arbitrary )?integer)"
+)
 _FUNCTION = re.compile(r"(?P<name>[A-Za-z]) ?\( ?(?P<argument>[a-z]) ?\) ?=(?P<body>.*)")
 _CONSTANT = re.compile(r"\+ ?(?:[cCkK]|\\text ?\{ ?(?:[cC]|const(?:ant|\.)?) ?\})$")
 _LETTERS = re.compile(rf"\\[A-Za-z]+|{NAME_IN_TEXT}|[A-Za-z]")
@@ -40,7 +42,10 @@ def without_qualifier(text: str) -> str:
     whole = _ANY_INTEGER.fullmatch(text) if "\\in" in text else None
     if whole and whole["name"] in _LETTERS.findall(whole["rest"]) and not is_inequality(whole["rest"]):
         return whole["rest"]
-    if not any(word in text for word in ("for ", "only", "w", "nearest", "place", "figure", "digit", ".", "mult", "root", " to ", "respect")):
+    if not any(
+        word in text
+        for word in ("for ", "only", "w", "nearest", "place", "figure", "digit", ".", "mult", "root", " to ", "respect")
+    ):
         return text
     plain = _QUALIFIER.sub("", _ONLY.sub("", text)).strip()
     return plain or text

@@ -45,10 +45,7 @@ def read_quantity(text: str) -> Quantity | None:
 
 def read_plain(text: str) -> Value | None:
     """Read a number as it is written, or else the value of an expression."""
-    number = read_number(text)
-    if number is not None:
-        return Value(number.value, last_place=number.last_place, text=text)
-    return read_value(text)
+    return read_number(text) or read_value(text)
 
 
 def _with_unit(text: str) -> Quantity | None:

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from brorl_graders.verifiers.math.assignment import read_cases, read_tuple
 from brorl_graders.verifiers.math.expression import Unreadable, parse
-from brorl_graders.verifiers.math.kinds import Congruence, Expression, Group, Named, Quantity, Ratio, Reading, Words
+from brorl_graders.verifiers.math.kinds import Expression, Group, Named, Quantity, Ratio, Reading, Words, Written
 from brorl_graders.verifiers.math.notation import depth
 from brorl_graders.verifiers.math.quantity import read_plain, read_quantity
 from brorl_graders.verifiers.math.relation import NAME
@@ -59,9 +59,7 @@ _RATIO = re.compile(r"\d+(?:\.\d+)?(?: ?(?::|\\text ?\{ ?(?:to|:) ?\}| to ) ?\d+
 _RATIO_SIGN = re.compile(r":|to")
 _TIME = re.compile(r"(?:1?\d|2[0-4]):(?:0\d|[1-5]0)")  # may be a ratio too
 _ENDLESS_SUM = re.compile(r"[-+*\d ]+(?:\.\.\.)[-+*\d ]+")
-_CASES = re.compile(
-    r"(?:(?P<name>[A-Za-z](?: ?\([a-z]\))?) ?= ?)?\\begin ?\{cases\}(?P<rows>.*)\\end ?\{cases\}"
-)
+_CASES = re.compile(r"(?:(?P<name>[A-Za-z](?: ?\([a-z]\))?) ?= ?)?\\begin ?\{cases\}(?P<rows>.*)\\end ?\{cases\}")
 _CONDITION = re.compile(r"(?:&|\\text ?\{ ?,? ?(?:if|for|when|where) ?\}|(?<![A-Za-z])(?:if|for|when)(?![A-Za-z]))")
 _COLUMN = re.compile(r"\\begin ?\{([pbB]?matrix)\}(.*)\\end ?\{\1\}")
 _LOOSE = re.compile(r"\\text|[\\(){} ]")
@@ -154,11 +152,11 @@ def _cases(text: str) -> Reading | None:
     return Named(found["name"].replace(" ", ""), group) if found["name"] else group
 
 
-def _congruence(text: str) -> Congruence | None:
+def _congruence(text: str) -> Written | None:
     found = _CONGRUENCE.fullmatch(_LOOSE.sub("", text))
     if found is None or not int(found["modulus"]):
         return None
-    return Congruence(int(found["residue"]) % int(found["modulus"]), int(found["modulus"]))
+    return Written(f"{int(found['residue']) % int(found['modulus'])} mod {int(found['modulus'])}")
 
 
 def _column(text: str) -> Group | None:

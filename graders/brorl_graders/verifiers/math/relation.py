@@ -15,7 +15,8 @@ _SIGN = re.compile(r"(\\(?:le|ge|lt|gt)(?![A-Za-z])|[<>])")
 _NAME = re.compile(rf" ?(?P<letter>{VARIABLE})(?:_\{{?\w\}}?)?(?: ?\([a-z]\))? ?")
 _INDEX = r"(?: ?_ ?(?:\w|\{(?:[^{}]|\{[^{}]*\})*\}))?"
 _THING = (
-    r"(?:\\text ?\{[A-Za-z ]+\}(?: ?[A-Z]{1,4})?|\\(?:Pr|mathbb ?\{? ?[PE] ?\}?)(?= ?[(\[])|m?\\(?:angle|overline|triangle) ?\{? ?[A-Z]{1,3} ?\}?"
+    r"(?:\\text ?\{[A-Za-z ]+\}(?: ?[A-Z]{1,4})?|\\(?:Pr|mathbb ?\{? ?[PE] ?\}?)(?= ?[(\[])"
+    r"|m?\\(?:angle|overline|triangle) ?\{? ?[A-Z]{1,3} ?\}?"
     rf"|\\vec ?\{{? ?[A-Za-z]{{1,2}} ?\}}?|\|? ?[A-Z]{{2,4}} ?\|?|\[[A-Z]{{3,4}}\]|[A-Za-z]|{VARIABLE}"
     rf"|\\?(?:arc)?(?:sin|cos|tan)(?= ?\()){_INDEX}'*{_INDEX}"
 )
@@ -48,7 +49,9 @@ def is_solved(text: str) -> bool:
 
     The conditions of a function that is defined by cases count as solved.
     """
-    return "{cases}" in text or all(read_bounds(part) is not None or not is_inequality(part) for part in split_at_joints(text))
+    return "{cases}" in text or all(
+        read_bounds(part) is not None or not is_inequality(part) for part in split_at_joints(text)
+    )
 
 
 def split_at_joints(text: str) -> list[str]:

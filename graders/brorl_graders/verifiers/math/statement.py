@@ -76,9 +76,9 @@ _ONLY_WORDS = re.compile(r"[“\"‘]?[^\W\d_](?:[^\W\d_]|[\u0300-\u036f'’&“
 _COUNTED = re.compile(r"[-+]?[^A-Za-z=]*\d[^A-Za-z=]*[A-Za-z][A-Za-z '/^{}²³]*\d?\}?\.?")  # 5 apples, 12.5 m/s^2
 _COMMAND = re.compile(r"\\(?:text|textbf|mathrm|operatorname|begin|end|mbox) ?\{[^{}]*\}|\\[A-Za-z]+")
 _WORD = re.compile(r"(?<![A-Za-z\d{])[A-Za-z]{2,}(?![A-Za-z}^_])")  # no match in 3qr and {CD}
-_FUNCTIONS = frozenset(
-    "arcsin arccos arctan exp sinh cosh tanh inf infinity sin cos tan log ln sqrt pi max min mod or and abs base cbrt choose floor ceil".split()
-)
+_FUNCTION_NAMES = """arcsin arccos arctan exp sinh cosh tanh inf infinity sin cos tan log ln sqrt pi max min mod or and
+abs base cbrt choose floor ceil"""
+_FUNCTIONS = frozenset(_FUNCTION_NAMES.split())
 _SENTENCE = re.compile(  # such as "the value of x is …"
     r"[A-Za-z]{2,}\b[^\n]{0,200}?\b(?:is|are|equals)\b[ \t]*:?[ \t]*"
     r"(?=[^\n]*(?:\d|\$|\\\())"

@@ -68,7 +68,6 @@ _METRIC = {
     "bit": ("bit",),
     "pc": ("parsec",),
 }
-# A base unit, and names with how many of it they are worth.
 _OTHERS = r"""
 Pa: 101325 atm atmosphere
 torr: 1 mmHg torr
@@ -217,8 +216,8 @@ def _symbols() -> dict[str, tuple[str, Fraction]]:
             found[prefix + symbol] = (symbol, worth)
     for row in _OTHERS.strip().split("\n"):
         base, _, worths = row.partition(": ")
-        for worth in worths.split("; "):
-            number, *names = worth.split()
+        for names_of_one in worths.split("; "):
+            number, *names = names_of_one.split()
             found |= dict.fromkeys(names, (base, Fraction(number)))
     return found
 

@@ -6,7 +6,7 @@ import re
 from fractions import Fraction
 
 from brorl_graders.verifiers.math.expression import FUNCTIONS, ROOTS
-from brorl_graders.verifiers.math.kinds import Formula, Numeral, Quantity, Words
+from brorl_graders.verifiers.math.kinds import Quantity, Words, Written
 from brorl_graders.verifiers.math.number_words import read_number_words
 from brorl_graders.verifiers.math.value import Value
 
@@ -54,7 +54,7 @@ _STATUSES = {
 }
 
 
-def read_numeral(text: str) -> Numeral | None:
+def read_numeral(text: str) -> Written | None:
     """Read a number that names its base, such as `101_2` and "101 (base 2)"."""
     if "_" not in text and "base" not in text:
         return None
@@ -62,7 +62,7 @@ def read_numeral(text: str) -> Numeral | None:
     if numeral is None:
         return None
     base = numeral[2] or numeral[3]
-    return Numeral(numeral[1].lower(), _BASES.get(base.lower(), base))
+    return Written(f"{numeral[1].lower()}_{_BASES.get(base.lower(), base)}")
 
 
 def read_date_or_time(text: str) -> Words | None:
@@ -83,12 +83,12 @@ def read_date_or_time(text: str) -> Words | None:
     return Words(plain) if _DIGITS_OF_A_DATE.fullmatch(plain) else None
 
 
-def read_formula(text: str) -> Formula | None:
+def read_formula(text: str) -> Written | None:
     """Read a chemical formula of two atoms or more of which one has a number, such as `C6H12O6`."""
     if "\\" in text.replace("\\text", "") or not any(map(str.isdigit, text)):
         return None
     plain = re.sub(r"\\text|[_{} ]", "", text)
-    return Formula(plain) if _FORMULA.fullmatch(plain) else None
+    return Written(plain) if _FORMULA.fullmatch(plain) else None
 
 
 def read_words(text: str) -> Words | Quantity | None:
