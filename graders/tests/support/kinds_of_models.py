@@ -652,5 +652,5 @@ ALL = [
     *(solutions_concluded, infinite_limits, exact_cosines, eigenvalues, double_roots),
     *(percentages_with_fractions, sums_of_powers, powers_with_letters, binomials_of_letters, whole_parts),
     *(polar_forms_of_complex_numbers, letters_after_long_reasoning, letters_left_over, letters_in_json),
-    *(letters_in_mathematics),
+    letters_in_mathematics,
 ]
