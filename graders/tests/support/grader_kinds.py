@@ -1,7 +1,6 @@
 """Draw right and wrong responses of known truth by kind, for the verifiers of mathematics and multiple choice.
 
-A third of the kinds, and half of those of models, is held out: their failures are not read while a verifier is mended,
-only their rates are.
+A third of the older kinds is held out: their failures are not read while a verifier is mended, only their rates are.
 """
 
 from __future__ import annotations
@@ -11,14 +10,14 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any, NamedTuple
 
-from graders.tests.support import kinds_of_algebra, kinds_of_models, kinds_of_numbers, kinds_of_texts
+from graders.tests.support import kinds_of_algebra, kinds_of_contests, kinds_of_models, kinds_of_numbers, kinds_of_texts
 from graders.tests.support.drawn import Drawn
 
-_MODULES = (kinds_of_numbers, kinds_of_algebra, kinds_of_texts, kinds_of_models)
+_MODULES = (kinds_of_numbers, kinds_of_algebra, kinds_of_texts, kinds_of_contests, kinds_of_models)
 KINDS = {make.__name__: make for module in _MODULES for make in module.ALL}
 # They were held out, failed too often, and were read to mend the verifiers.
 _READ = {"compound_units", "hedged_numbers", "infinitely_many", "letters_of_other_scripts", "letters_with_reasons"}
-_READ |= {"words_with_marks", *(make.__name__ for make in kinds_of_models.ALL)}
+_READ |= {"words_with_marks", *(make.__name__ for make in (*kinds_of_contests.ALL, *kinds_of_models.ALL))}
 ANY = [
     "\\boxed{%s}",
     "So the result is $\\boxed{%s}$.",
@@ -58,7 +57,7 @@ class Case(NamedTuple):
 
 
 def is_held_out(kind: str) -> bool:
-    """Return whether a kind is one of those whose failures are not read while a verifier is mended."""
+    """Return whether a kind is one of the third whose failures are not read while a verifier is mended."""
     return kind not in _READ and zlib.crc32(kind.encode()) % 3 == 0
 
 
