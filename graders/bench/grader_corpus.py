@@ -8,7 +8,7 @@ with the `math` verifier. `--pairs` also compares the verdicts that need no math
 with the truth.
 
 `kinds` draws right and wrong responses of every kind in `graders/tests/support/grader_kinds.py`, and prints the wrong
-verdicts by kind. A third of the kinds is held out: it shows no example, and nobody mends a verifier by it.
+verdicts by kind. A third of the older kinds is held out: it shows no example, and nobody mends a verifier by it.
 """
 
 from __future__ import annotations

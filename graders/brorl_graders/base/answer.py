@@ -13,6 +13,10 @@ THINK_CLOSING = "</think>"
 _BOX = re.compile(r"\\(?:f?boxed|fbox)\s*\{")
 # The end of a gap after which another box of the same answer follows: `, `, `\text{ and } `, `$ or $y=`.
 _SEPARATOR = re.compile(r"(?:\b(?:and|or)\b|[,;])(?:[\s$}]|\\[(\[]|\\q?quad|\\text\s*\{|[A-Za-z]\w{0,3}\s*=)*$")
+_JSON = re.compile(
+    r"[\"'](?:\w+_)?(?:answer|choice|option)[\"'] ?: ?"
+    r"(?:\"(?P<double>[^\"]*)\"|'(?P<single>[^']*)'|(?P<number>-?[\d.]+))\s*\}\s*(?:```)?\s*$"
+)
 _SAID = re.compile(r"####|\banswer(?:[*_]{0,2}[ \t]*[:=]|[ \t]+is\b[ \t]*:?)", re.IGNORECASE)
 _AROUND = " \t*_$`\"'"  # removed around an answer: blanks, emphasis, dollars, quotes
 MAX_SAID = 400  # longest answer after "answer is", in characters
@@ -31,6 +35,12 @@ def extract_answer(response: str) -> str | None:
     if not (opening and closing):
         return None
     return answer.strip()
+
+
+def json_answer(response: str) -> str | None:
+    """Return the value of the key "answer", or of a key like it, that ends a JSON object at the end of a response."""
+    found = _JSON.search(response, max(len(response) - MAX_SAID, 0)) if "}" in response else None
+    return found[found.lastgroup or 0] if found else None
 
 
 def without_thinking(response: str) -> str:

@@ -21,7 +21,7 @@ import string
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from brorl_graders.base.answer import boxed_answers, extract_answer, without_thinking
+from brorl_graders.base.answer import boxed_answers, extract_answer, json_answer, without_thinking
 from brorl_graders.base.payload import Key, Payload, is_list
 
 Choices = Sequence[str]  # texts of the options; empty: any letter is an option
@@ -62,14 +62,15 @@ _ANOTHER = re.compile(  # a letter after the first one: `, B`, `/B`, ` or (B)`, 
 _SURELY = r"(?:\s(?:for\ssure|definitely|clearly|certainly|indeed|surely|therefore|thus))?"
 _IS = rf"[*_]{{0,3}}\s{{0,4}}(?::|(?:is{_SURELY}|are|would\sbe|must\sbe|should\sbe|has\sto\sbe)\b)"
 _WHICH = r"(?:\b(?:the|my|our)\s{1,4})?+(?:\b(?:final|correct|right|best|most\slikely)\s{1,4}){0,3}"
-_NOUN = r"\b(?:answer|option|choice|solution)"
+_NOUN = r"\b(?:answer|option|choice|solution|statement)"
 _MARK = re.compile(
     rf"(?i:{_WHICH}{_NOUN}(?:\s(?:to|for)\s(?:the|this)\s(?:question|problem))?{_IS}|\banswer\s{{0,4}}[-=]+>?"
-    r"|\bI(?:'d|\swould|\swill|'ll)?\s(?:choose|pick|select|go\swith|chose|answer)\b"
+    r"|\b(?:I|we)(?:'d|\swould|\swill|'ll)?\s(?:choose|pick|select|go\swith|chose|answer)\b"
     r"|\b(?:la\s)?(?:bonne\s)?r\u00e9ponse\s(?:correcte\s|finale\s)?est\b(?:\s(?:la|le|l'option)\b)?"
     r"|\b(?:la\s)?respuesta\s(?:correcta\s|final\s)?es\b(?:\s(?:la|el)\b)?"
     r"|\b(?:richtige\s)?Antwort\s(?:ist|lautet)\b|\b(?:r\u00e9ponse|respuesta|Antwort|\u043e\u0442\u0432\u0435\u0442)\s?:"
-    r"|\u7b54\u6848(?:\u662f|\u4e3a|\u70ba|:)|(?<![\u4e0d\u672a])\u9009(?:\u62e9|\u9879)?(?=[ (]{0,4}[A-Z])"
+    r"|\(\u7b54\u6848\)|\u7b54\u6848(?:\u662f|\u4e3a|\u70ba|:)"
+    r"|(?<![\u4e0d\u672a])\u9009(?:\u62e9|\u9879)?(?=[ (]{0,4}[A-Z])"
     r"|\u7b54\u3048\u306f|\uc815\ub2f5\uc740"
     r"|^[#*_ \t]{0,12}(?:final\s|correct\s){0,2}answer[#*_: \t]{0,12}$)[*_]{0,3}\s{0,4}:?",
     re.MULTILINE,
@@ -83,18 +84,19 @@ _MARKED = re.compile(
 # A sentence that only concludes a letter, with reasons or denied letters after it. Any other word leaves it unread.
 _CONCLUDING = (
     r"(?:so|thus|therefore|hence|then|it|it's|that|that's|this|which|must|has|have|to|should|be|is|i|i'm|am|think|believe"
-    r"|guess|choose|going|go|with|settle|settled|on|leaves|leaving|gives|means|option|choice|letter|the|correct|right|one|answer|only)"
+    r"|guess|choose|going|go|with|settle|settled|on|leaves|leaving|gives|means|option|choice|letter|the|correct|right|one|answer|only"
+    r"|matches|corresponds|fits|statement|we)"
 )
 _CLOSING = re.compile(
-    rf"(?P<words>(?:(?i:{_CONCLUDING})[,:]?\s+)*+)[*_(\[]{{0,4}}(?P<letter>[A-HJ-Z])\b[*_)\]]{{0,4}}(?:\s(?:is\s)?(?:correct|right))?"
+    rf"(?P<words>(?:(?i:{_CONCLUDING})[,:]?\s+)*+)[*_(\[]{{0,4}}(?P<letter>[A-HJ-Z])\b[*_)\]]{{0,4}}(?:\s\([^()]*\))?(?:\s(?:is\s)?(?:correct|right|fits|works|matches|true))?"
     r"(?:\sit\sis)?(?P<more>,?\s*\(?(?:(?:and\s)?not|rather\sthan|instead\sof|it\s(?:cannot|can't|is\snot)|because|since|as)\s[^?]*+)?"
     r"[.!*_)\s]{0,4}"
 )
 _REASONED = re.compile(
-    r"[*_(\[]{0,4}(?P<letter>[A-Z])[*_)\]]{0,4}(?:[.):,]\s*|\s+)?(?:(?i:because|since|as|it\s|not\b|the\sothers?\b)|\u4e0d\u662f)[^?]*"
+    r"[*_(\[]{0,4}(?P<letter>[A-Z])[*_)\]]{0,4}(?:[.):,]\s*|\s+)?(?:(?<=[.):]\s)(?P<text>[^.,;?]+),?\s)??(?:(?i:because|since|as|it\s|not\b|the\sothers?\b)|\u4e0d\u662f)[^?]*"
 )
 _SENTENCE_END = re.compile(r"(?<=[.!?])[*_\s]+|\n+")
-_SO = re.compile(r",\s(?=(?:so|thus|hence|therefore)\s)")
+_SO = re.compile(r",\s(?=(?:so|thus|hence|therefore|which\s(?:leaves|means))\s)")
 MAX_CLOSING = 300  # characters of a last sentence
 # Full-width forms of ASCII, and other punctuation and conjunctions of Chinese and Japanese texts
 _PUNCTUATION = {"\u3002": ".", "\u3001": ",", "\u3010": "(", "\u3011": ")", "\u6216": " or ", "\u548c": " and "}
@@ -166,7 +168,7 @@ def right_letter(answer: str | int, choices: Choices) -> str | None:
 def chosen_letter(response: str, choices: Choices = ()) -> str | None:
     """Return the letter that a response chose, or None if it chose no option."""
     text = without_thinking(response).translate(_ASCII)
-    tagged = extract_answer(text)
+    tagged = extract_answer(text) or json_answer(text)
     if tagged is not None:
         return _in_tags(tagged, choices)
     boxes = boxed_answers(text)
@@ -181,7 +183,7 @@ def chosen_letter(response: str, choices: Choices = ()) -> str | None:
     if boxes:
         return None
     reasoned = _REASONED.fullmatch(text.strip()) if len(text) <= MAX_CLOSING else None
-    if reasoned:
+    if reasoned and (not reasoned["text"] or _by_text(reasoned["text"], choices) == reasoned["letter"]):
         return _option(reasoned["letter"], choices)
     return _whole(text, choices) or _concluded(text, choices) or _last_alone(text, choices)
 

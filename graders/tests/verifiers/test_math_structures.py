@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from brorl_graders.verifiers.math.answer import score
 
+BY_CASES = "\\begin{cases} 8x & x \\ge 0 \\\\ -3x & x < 0 \\end{cases}"
 CASES = [
     # values of several names
     ("m=3, c=2", "c = 2 \\text{ and } m = 3", 1),
@@ -59,6 +60,49 @@ CASES = [
     ("$x \\in [-2,7]$", "$-2 \\\\le x \\\\le 7$", 1),
     ("\\frac{1}{2}", "\\\\frac{1}{2}", 1),
     ("\\frac{1}{2}", "\\\\frac{1}{3}", 0),
+    # functions by cases, intervals without points
+    (BY_CASES, "\\begin{cases} -3x, & \\text{if } x < 0, \\\\ 8x, & \\text{if } x \\ge 0. \\end{cases}", 1),
+    (BY_CASES, "\\begin{cases} 8x & x > 0 \\\\ -3x & x \\le 0 \\end{cases}", 0),
+    (BY_CASES, "8x, -3x", 0),
+    ("[3,7)\\cup(7,\\infty)", "x \\ge 3, x \\ne 7", 1),
+    ("[3,7)\\cup(7,\\infty)", "x \\in [3, ∞) \\setminus \\{7\\}", 1),
+    ("[3,7)\\cup(7,\\infty)", "x > 3 \\text{ and } x \\ne 7", 0),
+    ("[3,7)\\cup(7,\\infty)", "x \\ge 3, x \\ne 1", 0),
+    # names: Greek, of several letters, of quotients and calls
+    ("2, 5", "λ₁ = 5, λ₂ = 2", 1),
+    ("(3,\\frac{\\pi}{2})", "(r,\\theta) = (3, \\pi/2)", 1),
+    ("7:32", "S_{ABC}:S = 7:32", 1),
+    ("\\frac{5}{36}", "\\Pr(X=3) = \\frac{5}{36}", 1),
+    ("\\frac{5}{36}", "P(X > 3) = \\frac{7}{36}", 0),
+    ("y = C_1 e^x + C_2", "y(x) = c_1 e^x + c_2", 1),
+    ("x = \\frac{\\pi}{5} + 2n\\pi, n \\in \\mathbb{Z}", "x = \\frac{\\pi}{5} + 2k\\pi, k \\in \\mathbb{Z}", 1),
+    # units: in fractions, with a prefix before a sign, of temperature
+    ("12.5 \\text{ m/s}", "12.5\\,\\frac{\\text{m}}{\\text{s}}", 1),
+    ("12.5 \\text{ m/s}", "12.5\\,\\frac{\\text{s}}{\\text{m}}", 0),
+    ("7.6\\ \\text{k}\\Omega", "7600 ohms", 1),
+    ("7.6\\ \\text{k}\\Omega", "7.6 Ω", 0),
+    ("6 \\times 10^{-7} \\text{ m}", "0.6\\ \\mu\\text{m}", 1),
+    ("25^\\circ\\text{C}", "25 degrees Celsius", 1),
+    ("25^\\circ\\text{C}", "25°F", 0),
+    # what follows an answer
+    ("\\frac{3}{8}", "\\frac{3}{8} (0.375)", 1),
+    ("\\frac{3}{8}", "\\frac{3}{8} \\approx 0.38", 1),
+    ("\\frac{3}{8}", "\\frac{3}{8} (0.475)", 0),
+    ("17", "x = 17 \\text{ (double root)}", 1),
+    ("462,798", "462, 798", 0),
+    # functions, binomials, quotes, numerals
+    ("\\lfloor n/2 \\rfloor", "floor(n/2)", 1),
+    ("\\sqrt{1+\\sqrt{2}}", "√(1+√2)", 1),
+    ("x\\sin x", "x sin x", 1),
+    ("\\binom{2n}{n}", "C(2n, n)", 1),
+    ("\\binom{2n}{n}", "C_{2n}^{n}", 1),
+    ("4e^{i\\pi/3}", "2 + 2\\sqrt{3}i", 1),
+    ("6C4B_{16}", "6C4B (base 16)", 1),
+    ("hello", "``hello''", 1),
+    ("infinitely many", "\\infty", 1),
+    ("\\infty", "\\text{infinitely many}", 0),
+    ("x_{12}", "x_{12", 0),
+    ("(0,0,0),(0,-2,0)", "(0;0;0),(0;-2;0)", 1),
     # congruences, columns, formulas, binomials
     ("x\\equiv 4\\pmod{14}", "4 mod 14", 1),
     ("x\\equiv 4\\pmod{14}", "x ≡ 18 (mod 14)", 1),
@@ -142,6 +186,17 @@ def test_an_answer_is_worth_what_its_parts_say(answer: str, given: str, right: i
         ("No", "**No**", 1),
         ("Yes", "Yes, because the sum is even.", 1),
         ("No", "No, wait. Yes.", 0),
+        ("25", "So $8x = 200$, and $x = 25$.", 1),
+        ("1, 2", "The answer is $1$, and $2$.", 1),
+        ("39", "So $x$ cannot be $39$.", 0),
+        ("28\\%", "28 percent", 1),
+        ("50", "It is 20 percent of 50.", 0),
+        ("32", "The answer is up to 32.", 0),
+        ("17", '{"reasoning": "It has 3 parts.", "answer": "17"}', 1),
+        ("17", "```json\n{'answer': 18}\n```", 0),
+        ("hello", "The output is `hello`.", 1),
+        ("75", "<b>Answer: 75</b>", 1),
+        ("4000", "72000 / 18 = 4000\u5343\u514b", 1),
         ("220", "R\u00e9ponse: Janeth aura encore 220 $ \u00e0 payer d'ici 12 mois.", 1),
     ],
 )

@@ -26,7 +26,7 @@ from brorl_graders.verifiers.math.finding import MAX_TAIL, PLACES, find_answer, 
 from brorl_graders.verifiers.math.library import equal_by_library
 from brorl_graders.verifiers.math.marks import have_one_name
 from brorl_graders.verifiers.math.notation import in_one_notation
-from brorl_graders.verifiers.math.qualifier import with_argument_of, without_qualifier
+from brorl_graders.verifiers.math.qualifier import with_argument_of, with_integer_of, without_qualifier
 from brorl_graders.verifiers.math.reading import (
     Group,
     Named,
@@ -74,11 +74,12 @@ _TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
 _CAPITALS = re.compile(r"(?:^|[ {])[A-Z]{2,3} ?\}?$")
 _VECTOR_PRODUCT = re.compile(r"\\(?:mathbf|boldsymbol|bm|vec)(?![A-Za-z])[^+=]*\\times")
 _LETTER = re.compile(r"(?:\\text ?\{)?\(?[A-J]\)?\}?")
-_CHOICE = re.compile(r"(?:\((?P<bracketed>[A-J])\)|(?P<letter>[A-J])[.:)])(?P<text> *\S.*)")
+_CHOICE = re.compile(r"(?:[Oo]ption |[Cc]hoice )?(?:\((?P<bracketed>[A-J])\)|(?P<letter>[A-J])(?:[.:)]|$))(?P<text>.*)")
 _OTHER_CHOICE = re.compile(r"\([A-J]\)|\b(?:or|and)\b")
-_LOOSE_SPACE = re.compile(r" (?![A-Za-z0-9])|(?<![A-Za-z0-9]) +")
+_LOOSE_SPACE = re.compile(r" (?![A-Za-z0-9])|(?<![A-Za-z0-9]) +(?!(?<=\d, )\d{3})")  # `1, 234` are two numbers
 _LIST = re.compile(r"(?:\\?\{)?(?P<terms>[^{}]*,[^{}]*?),?(?:\\?\})?")
 _LAST_TERM = re.compile(r"(,-?\w+)\.\.\.")  # dots that follow a whole term at once
+_DECIMAL_AFTER = re.compile(r"(?<=[\d}]) \( ?(?:=|\\approx)? ?(-?\d*\.\d+) ?\)$")  # `\frac{3}{8} (0.375)`
 _OPERATION = re.compile(
     r"\\(?:sum|prod|i*nt|oint|lim)(?![A-Za-z])|\\frac ?\{ ?(?:d|\\partial)[^{}]*\}\{ ?(?:d|\\partial) ?[A-Za-z] ?\}"
 )
@@ -182,10 +183,14 @@ def _is_equal(reference: str, given: str, rules: MathRules) -> bool:
         given = without_operation(given)
         if rules.form == FORMS[0] and _OPERATION.search(given):
             return False
+    given = with_integer_of(reference, given)
     reference = without_qualifier(reference)
     given = with_argument_of(reference, without_qualifier(given))
-    if "\\approx" in given[1:] and "\\approx" not in reference:
-        return any(_is_equal(reference, step, rules) for step in steps_of_an_estimate(given))
+    estimate = _DECIMAL_AFTER.sub(r" \\approx \1", given)
+    if "\\approx" in estimate[1:] and "\\approx" not in reference:
+        steps = steps_of_an_estimate(estimate)
+        if steps or estimate == given:
+            return any(_is_equal(reference, step, rules) for step in steps)
     return _verdict(reference, given, rules)
 
 

@@ -6,10 +6,12 @@ import re
 from collections.abc import Callable
 from itertools import chain
 
+from brorl_graders.verifiers.math.expression import VARIABLE
 from brorl_graders.verifiers.math.kinds import Group, Named, Reading
 
 ReadOne = Callable[[str], Reading | None]
-_TUPLES = re.compile(r"\(([A-Za-z](?:_\w)?(?: ?, ?[A-Za-z](?:_\w)?)+)\) ?= ?(?=\()")
+_NAME = rf" ?{VARIABLE}(?:_\{{?\w\}}?)? ?"
+_TUPLES = re.compile(rf"\(({_NAME}(?:,{_NAME})+)\) ?= ?(?=\()")
 _INDEX = re.compile(r"_.*")
 
 

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 from brorl_graders.verifiers.math.assignment import in_the_order_of
 from brorl_graders.verifiers.math.kinds import (
-    Congruence,
     Expression,
-    Formula,
     Group,
     Named,
-    Numeral,
     Quantity,
     Ratio,
     Reading,
     Words,
+    Written,
 )
 from brorl_graders.verifiers.math.library import equal_by_library
+from brorl_graders.verifiers.math.sets import LARGEST
+from brorl_graders.verifiers.math.units import are_alike
 from brorl_graders.verifiers.math.value import Value, compare, scaled
+from brorl_graders.verifiers.math.words import ENDLESS
 
 PERCENT = ("either", "exact")
 UNITS = ("agree", "required", "ignore")
 FORMS = ("done", "any")
 MIN_WORD = 4  # letters; a shorter word may be a product of variables
 _HUNDREDTH = 100
+_ARGUMENT = re.compile(r"\([a-z]\)$")
 
 
 class MathRules(NamedTuple):
@@ -92,7 +95,7 @@ def _named(
     """
     one = reference.reading if isinstance(reference, Named) else reference
     other = given.reading if isinstance(given, Named) else given
-    if isinstance(reference, Named) and isinstance(given, Named) and reference.name != given.name:
+    if isinstance(reference, Named) and isinstance(given, Named) and not _are_one_name(reference.name, given.name):
         if "," not in reference.name and "," not in given.name:
             return _expressions(reference, given, rules)
         ordered = in_the_order_of(reference.name, given)
@@ -102,6 +105,11 @@ def _named(
         return False
     is_equation = isinstance(one, Expression) or isinstance(other, Expression)
     return are_equal(one, other, rules) or (is_equation and _expressions(reference, given, rules))
+
+
+def _are_one_name(one: str, other: str) -> bool:
+    """Return whether two names are the same. `y(x)` is `y`, and not `y(t)`."""
+    return one == other or (("(" in one) != ("(" in other) and _ARGUMENT.sub("", one) == _ARGUMENT.sub("", other))
 
 
 def _ratios(reference: Reading, given: Reading, rules: MathRules) -> bool:
@@ -143,6 +151,8 @@ def _are_proportional(some: tuple[Value, ...], others: tuple[Value, ...]) -> boo
 
 def _words(reference: Reading, given: Reading, rules: MathRules) -> bool:
     """Compare two answers of which at least one consists of words, which may be a product if they are short."""
+    if reference == Words(ENDLESS) and given == LARGEST:
+        return True
     texts = [reading.text for reading in (reference, given) if isinstance(reading, Words)]
     return reference == given or (max(map(len, texts)) < MIN_WORD and _expressions(reference, given, rules))
 
@@ -168,7 +178,7 @@ def _have_like_units(reference: Reading, given: Reading, rules: MathRules) -> bo
     unit, other_unit = (getattr(reading, "unit", None) for reading in (reference, given))
     if rules.units == "required" and unit and not other_unit:
         return False
-    return rules.units == "ignore" or not unit or not other_unit or unit.powers == other_unit.powers
+    return rules.units == "ignore" or not unit or not other_unit or are_alike(unit, other_unit)
 
 
 def _shares(reference: Quantity, given: Quantity, rules: MathRules) -> bool:
@@ -187,6 +197,8 @@ def _groups(reference: Reading, given: Reading, rules: MathRules) -> bool:
     if not isinstance(reference, Group) or not isinstance(given, Group):
         return _group_and_other(reference, given, rules)
     kinds = {reference.brackets, given.brackets}
+    if "cases" in kinds:
+        return len(kinds) == 1 and _unordered(reference, given, rules)
     if "U" in kinds:
         is_list_of_intervals = reference.brackets == "U" and not given.brackets
         return (len(kinds) == 1 or is_list_of_intervals) and _unordered(reference, given, rules)
@@ -257,7 +269,7 @@ def _group_and_other(
 # Which comparison decides where one of two answers is of a kind, in this order.
 _RULES: tuple[tuple[type | tuple[type, ...], Callable[[Any, Any, MathRules], bool]], ...] = (
     (Named, _named),
-    ((Numeral, Congruence, Formula), _as_written),
+    (Written, _as_written),
     (Ratio, _ratios),
     (Group, _groups),
     (Words, _words),

@@ -10,6 +10,7 @@ import re
 from itertools import pairwise
 
 from brorl_graders.verifiers.math.number_words import changes_a_number
+from brorl_graders.verifiers.math.quantity import read_plain
 from brorl_graders.verifiers.math.relation import NAME, split_at_joints
 from brorl_graders.verifiers.math.value import Value, compare, read_value
 
@@ -21,7 +22,7 @@ _AFTER_OPERATION = re.compile(r"^\\(?:sum|prod|i*nt|oint|lim)(?![A-Za-z])(?:\{[^
 _PRODUCT = re.compile(r"(?<![A-Za-z])[a-z]{2}(?![A-Za-z])")
 _ESTIMATED = re.compile(r"\\approx(?![A-Za-z])")
 _UNIT = re.compile(r"\\text ?\{[^{}]*\}")
-_OPERATOR = re.compile(r"[-+*/^]|\\(?:frac|cdot|times|sqrt|pm)(?![A-Za-z])")
+_OPERATOR = re.compile(r"[-+*/^√∛]|\\(?:frac|cdot|times|pm)(?![A-Za-z])|(?<![A-Za-z])(?:sqrt|cbrt)(?![A-Za-z])")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _DECIMAL = re.compile(r"\.\d")
 
@@ -54,7 +55,7 @@ def _has_words(step: str) -> bool:
 def steps_of_an_estimate(text: str) -> list[str]:
     """Return the parts of a text between signs of approximate equality, or none if their values are far apart."""
     steps = [step.strip() for step in _ESTIMATED.split(text) if step.strip()]
-    read = [read_value(_UNIT.sub("", step)) for step in steps]
+    read = [read_plain(_UNIT.sub("", step)) for step in steps]
     values = [value for value in read if value is not None]
     return [] if any(_differ(one, other, ROUNDED) for one, other in pairwise(values)) else steps
 
@@ -76,4 +77,8 @@ def is_to_be_solved(text: str) -> bool:
 
 
 def _differ(one: Value, other: Value, tolerance: float) -> bool:
-    return compare(one, other, tolerance) is False
+    """Return whether two steps differ by more than a tolerance and half of the last decimal place."""
+    place = max(one.last_place, other.last_place)
+    if compare(one, other, tolerance) is not False:
+        return False
+    return not tolerance or abs(complex(one.value) - complex(other.value)) > 0.501 * float(place)

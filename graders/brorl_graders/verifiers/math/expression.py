@@ -17,18 +17,10 @@ MAX_LENGTH = 500  # characters
 MAX_DEPTH = 16  # levels of brackets
 MAX_LETTERS = 4  # letters that stand together and may be a product; more are a word
 
-_TOKEN = re.compile(
-    r"\s*(?:(?P<number>\d+(?:\.(?![.(a-zA-Z])\d*)?|\.\d+)|(?P<row>\\\\)|(?P<command>\\[a-zA-Z]+)"
-    r"|(?P<sign>[<>]=|[-+*/^_(){}\[\]|!:<>=&'])|(?P<letter>[a-zA-Z]))"
-)
-_WORD = re.compile(rf"(?<![\\A-Za-z])[A-Za-z]{{{MAX_LETTERS + 1},}}")
-_ENVIRONMENT = re.compile(r"\\(begin|end) ?\{ ?([a-z]+) ?\}(?(1) ?(?:\{[lcr| ]*\})?)")
 _RELATIONS = {
     "=": "=",
     "<": "<",
     ">": ">",
-    "<=": "<=",
-    ">=": ">=",
     "\\le": "<=",
     "\\ge": ">=",
     "\\lt": "<",
@@ -40,12 +32,27 @@ FUNCTIONS |= {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "ln": "log"}
 _LETTERS = """alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau
 upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega ell hbar"""
 _NAMES = frozenset(_LETTERS.split())
+ROOTS = ("sqrt", "cbrt")
+_PLAIN = (
+    rf"(?:{'|'.join((*FUNCTIONS, *ROOTS, 'pi', 'theta', 'alpha', 'beta', 'gamma', 'delta', 'lambda', 'phi', 'omega'))})"
+)
+NAME_IN_TEXT = rf"(?<![\\A-Za-z]){_PLAIN}(?![A-Za-z])"  # a function or letter without a backslash
+VARIABLE = rf"(?:(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])|\\(?:{'|'.join(_LETTERS.split())})(?![A-Za-z]))"
+_TOKEN = re.compile(
+    rf"\s*(?:(?P<name>{NAME_IN_TEXT})|(?P<root>[√∛])|"
+    r"(?P<number>\d+(?:\.(?![.(a-zA-Z])\d*)?|\.\d+)|(?P<row>\\\\)|(?P<command>\\[a-zA-Z]+)"
+    r"|(?P<sign>[-+*/^_(){}\[\]|!:<>=&',])|(?P<letter>[a-zA-Z]))"
+)
+_WORD = re.compile(rf"(?<![\\A-Za-z])[A-Za-z]{{{MAX_LETTERS + 1},}}")
+_ENVIRONMENT = re.compile(r"\\(begin|end) ?\{ ?([a-z]+) ?\}(?(1) ?(?:\{[lcr| ]*\})?)")
+_WORDLESS = re.compile(rf"{NAME_IN_TEXT}|{_ENVIRONMENT.pattern}")
+_ROOT_SIGNS = {"√": "\\sqrt", "∛": "\\cbrt"}
 _DECORATED = frozenset(("overline", "overrightarrow", "angle", "triangle", "mathcal", "mathbb", "mathfrak", "vec"))
 _CALLED = frozenset("fghFGH")
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _ENCLOSED = {"\\lfloor": ("\\rfloor", "floor"), "\\lceil": ("\\rceil", "ceil")}
 _PRODUCTS = frozenset(("*", "\\cdot", "\\times"))
-_CLOSING = frozenset((")", "]", "}", "|", "&", "\\\\", "", *_RELATIONS))
+_CLOSING = frozenset((",", ")", "]", "}", "|", "&", "\\\\", "", *_RELATIONS))
 
 
 class Unreadable(ValueError):
@@ -58,7 +65,7 @@ def parse(text: str, is_wide: bool = False, is_strict: bool = False) -> Tree:
     `is_wide`: a quotient ends where a factor without a sign begins, so that `1/2x` is half of x and not `1/(2x)`.
     `is_strict`: what may mean something else, such as `1/2x`, `xy`, `x^23` and `2\\frac{1}{2}`, is not read.
     """
-    if len(text) > MAX_LENGTH or _WORD.search(_ENVIRONMENT.sub(" ", text)):
+    if len(text) > MAX_LENGTH or (_WORD.search(text) and _WORD.search(_WORDLESS.sub(" ", text))):
         raise Unreadable
     parser = _Parser(text, is_wide, is_strict)
     tree = parser.sum() if is_strict else parser.relation()
@@ -77,7 +84,8 @@ def _tokens(text: str) -> Iterator[str]:
             match = _TOKEN.match(text, place)
             if match is None:
                 raise Unreadable
-            yield match[match.lastgroup or 0]
+            token = match[match.lastgroup or 0]
+            yield f"\\{token}" if match["name"] else _ROOT_SIGNS.get(token, token)
         place = match.end()
         while place < end and text[place] == " ":
             place += 1
@@ -273,18 +281,29 @@ class _Parser:
         while self.skips("'"):
             name += "'"
         if self.skips("_"):
-            start = self.place
-            if self.next == "{":
-                while self.take() not in ("}", ""):
-                    pass
-            elif not self.take()[-1:].isalnum():
-                raise Unreadable
-            name += "_" + "".join(self.tokens[start : self.place]).strip("{}")
+            name += f"_{self.index()}"
             if self.next == "_":
                 raise Unreadable
         if self.next == "(" and name[0] in _CALLED:
             return ("call", name, self.primary())
-        return name
+        return self.combination() if name == "C" and self.next == "(" else name
+
+    def index(self) -> str:
+        start = self.place
+        token = self.take()
+        while token not in ("}", "") and self.tokens[start] == "{":
+            token = self.take()
+        if token != "}" and not token[-1:].isalnum():
+            raise Unreadable
+        return "".join(self.tokens[start : self.place]).strip("{}")
+
+    def combination(self) -> Tree:
+        """Read `C(n, k)`, or the product `C(n)`."""
+        self.expect("(")
+        top = self.sum()
+        found: Tree = ("binomial", top, self.sum()) if self.skips(",") else ("*", "C", top)
+        self.expect(")")
+        return found
 
     def command(self, token: str) -> Tree:
         name = token[1:]
@@ -310,6 +329,9 @@ class _Parser:
     def read_sqrt(self) -> Tree:
         degree: Tree = self.within("[", "]") if self.next == "[" else Fraction(2)
         return ("root", degree, self.argument())
+
+    def read_cbrt(self) -> Tree:
+        return ("root", Fraction(3), self.argument())
 
     def read_sum(self) -> Tree:
         return self.repeated("sum")

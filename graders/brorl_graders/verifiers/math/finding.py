@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 
-from brorl_graders.base.answer import Box, boxed_answers, extract_answer, last_answer, without_thinking
+from brorl_graders.base.answer import Box, boxed_answers, extract_answer, json_answer, last_answer, without_thinking
 from brorl_graders.base.payload import Payload
-from brorl_graders.verifiers.math.remarks import is_taken_back, without_continuation
+from brorl_graders.verifiers.math.remarks import is_denied_at, is_taken_back, without_continuation
 from brorl_graders.verifiers.math.statement import first_mark, last_mark, stated_answer
 
 PLACES = ("anywhere", "boxed", "tags", "last")  # locations of an answer; the first is the default
 MAX_TAIL = 2000  # characters of an answer, and of a response's end in which an unmarked answer is looked for
-MAX_BEFORE = 200  # characters before a box in which a denial is looked for
 MAX_EMPTY_BOXES = 8  # groups of boxes at a response's end that are empty
 _FINAL_ANSWER = re.compile("final answer is", re.IGNORECASE)  # after a box, such a statement replaces the box
 _CORRECTION = re.compile(
@@ -20,11 +19,6 @@ _CORRECTION = re.compile(
 _STRUCK_OUT = re.compile(r"~~[^~\n]+~~(?=.*\\boxed)", re.DOTALL)
 _DENIAL = re.compile(r"\b(?:not|never)\b", re.IGNORECASE)
 _JOINED = re.compile(r"\b(?:plus|minus|times|divided|over|of)\b", re.IGNORECASE)
-_DENIED_BEFORE = re.compile(
-    r"\b(?:not|never|cannot|can't be|isn't|aren't)(?:\s|\$|\\[(\[]|equal(?: to)?\b|be\b|[A-Za-z]\s*=)*$"
-    r"|\b(?:doubt|deny)\b[^.,;:\n]*$",
-    re.IGNORECASE,
-)
 
 
 def place_of(payload: Payload) -> str:
@@ -48,6 +42,8 @@ def find_answer(response: str, place: str = PLACES[0]) -> str | None:
     tagged = extract_answer(shown)
     if place == "tags" and tagged is None:
         return None
+    if tagged is None and place == PLACES[0]:
+        tagged = json_answer(shown)
     text = _up_to_its_end(shown if tagged is None else tagged)
     text = _STRUCK_OUT.sub("", text) if "~~" in text else text
     boxes = _filled_boxes(text)
@@ -104,7 +100,7 @@ def _in_standing_boxes(text: str, boxes: list[Box], may_be_stated: bool) -> str 
         elif _DENIAL.search(between):
             end = min(end, number)
     standing = boxes[first:end]
-    if not standing or _DENIED_BEFORE.search(text, max(standing[0].start - MAX_BEFORE, 0), standing[0].start):
+    if not standing or is_denied_at(text, standing[0].start):
         return None
     if is_taken_back(text, boxes[-1].end):
         rest = text[boxes[-1].end :]

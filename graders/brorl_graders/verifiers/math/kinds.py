@@ -29,13 +29,6 @@ class Words(NamedTuple):
     text: str
 
 
-class Numeral(NamedTuple):
-    """A number written in another base, such as `101_2`."""
-
-    digits: str
-    base: str
-
-
 class Ratio(NamedTuple):
     """Two numbers or more with colons between them."""
 
@@ -43,15 +36,8 @@ class Ratio(NamedTuple):
     is_time: bool  # True: two parts that may be a time of day
 
 
-class Congruence(NamedTuple):
-    """The numbers that leave one remainder, such as `x \\equiv 3 \\pmod{7}`."""
-
-    residue: int
-    modulus: int
-
-
-class Formula(NamedTuple):
-    """A chemical formula without marks of typesetting, such as `C6H12O6`."""
+class Written(NamedTuple):
+    """An answer that equals only itself, in one spelling: a numeral `101_2`, a congruence "3 mod 7" or C6H12O6."""
 
     text: str
 
@@ -59,7 +45,7 @@ class Formula(NamedTuple):
 class Group(NamedTuple):
     """Several answers, in brackets or without."""
 
-    brackets: str  # `()`, `(]`, …; `{}`: a set; "": a list; `U`: a union; `|`: a column
+    brackets: str  # `()`, `(]`, …; `{}`: a set; "": a list; `U`: a union; `|`: a column; `cases`
     items: tuple[Reading, ...]
 
 
@@ -70,4 +56,4 @@ class Named(NamedTuple):
     reading: Reading
 
 
-Reading = Quantity | Expression | Words | Numeral | Ratio | Congruence | Formula | Group | Named
+Reading = Quantity | Expression | Words | Ratio | Written | Group | Named

@@ -30,6 +30,8 @@ NEAR_ZERO = 1e-10  # larger than any result that 15 digits give for 0
 # at all of them, `|x| - x` or the whole part of x only at some.
 POINTS = ((0.61, 0.17), (-7.3, -1.9), (97.3, 11.9))
 VALUELESS = (ArithmeticError, AttributeError, TypeError, ValueError, RuntimeError)  # errors without a number
+CONSTANTS = {"\\pi": "pi", "\\infty": "oo", "e": "E", "i": "I"}  # the names that SymPy has
+CALLS = {**FUNCTIONS, "floor": "floor", "ceil": "ceiling"}
 _TURNED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
 
 
@@ -38,10 +40,6 @@ class Relation(NamedTuple):
 
     signs: tuple[str, ...]
     sides: tuple[Any, ...]
-
-
-class Huge(Unreadable):
-    """A number would have too many digits."""
 
 
 def equal_by_library(reference: str, given: str) -> bool:
@@ -61,29 +59,12 @@ def _is_rounded(decimal: str, text: str) -> bool:
     number = read_number(decimal)
     if number is None or not number.last_place:
         return False
-    rounded = Value(number.value, last_place=number.last_place)
     numbers = [item for item in _parsed(text) if getattr(item, "is_number", False) and not _has_matrix([item])]
-    return any(compare(rounded, Value(_exact(item))) for item in numbers)
+    return any(compare(number, Value(_exact(item))) for item in numbers)
 
 
 def _exact(number: Any) -> Fraction | complex:
     return Fraction(number.p, number.q) if number.is_Rational else complex(_value_of(number))
-
-
-def is_readable(text: str) -> bool:
-    """Return whether SymPy can compute an answer within about a second."""
-    return bool(_parsed(text))
-
-
-def is_huge(text: str) -> bool:
-    """Return whether an answer has a power or factorial of about 100,000 digits or more, such as 9^{9^9}."""
-    try:
-        _Builder({}).build(parse(text))
-    except Huge:
-        return True
-    except Unreadable:
-        return False
-    return False
 
 
 @lru_cache(maxsize=16384)
@@ -104,6 +85,9 @@ class _Builder:
     """Builds SymPy expressions from a tree. Its methods raise Unreadable for what is too large or has no value."""
 
     def __init__(self, names: dict[str, Any]) -> None:
+        import sympy
+
+        self.sympy = sympy
         self.names = names  # values of the names that a sum or an integral binds
 
     def build(self, tree: Tree) -> Any:
@@ -115,28 +99,21 @@ class _Builder:
     def expression(self, tree: Tree) -> Any:
         """Return the SymPy expression that a tree means, and check that it has a value."""
         found = self._leaf(tree) if not isinstance(tree, tuple) else self._operation(tree)
-        from sympy import nan, zoo
-
-        if found is nan or found is zoo:
+        if found is self.sympy.nan or found is self.sympy.zoo:
             raise Unreadable
         return found
 
     def _leaf(self, tree: Fraction | str) -> Any:
-        from sympy import E, I, Rational, Symbol, oo, pi
-
         if isinstance(tree, Fraction):
-            return Rational(tree.numerator, tree.denominator)
+            return self.sympy.Rational(tree.numerator, tree.denominator)
         if tree in self.names:
             return self.names[tree]
-        constants = {"\\pi": pi, "\\infty": oo, "e": E, "i": I}
-        return constants[tree] if tree in constants else Symbol(tree, real=True)
+        return getattr(self.sympy, CONSTANTS[tree]) if tree in CONSTANTS else self.sympy.Symbol(tree, real=True)
 
     def _operation(self, tree: tuple[Any, ...]) -> Any:
-        from sympy import Mul, Pow
-
         kind, *parts = tree
         method = getattr(self, f"_{kind}", None) if kind.isalpha() else None
-        if kind in FUNCTIONS:
+        if kind in CALLS:
             return self._function(kind, parts)
         if method is not None:
             return method(*parts)
@@ -148,39 +125,29 @@ class _Builder:
         if kind == "-":
             return -operands[0]
         if kind == "*":
-            return operands[0] * operands[1] if _has_matrix(operands) else Mul(*operands)
+            return operands[0] * operands[1] if _has_matrix(operands) else self.sympy.Mul(*operands)
         if kind == "/":
             _check_divisor(operands[1])
-            return operands[0] / operands[1] if _has_matrix(operands) else Mul(operands[0], Pow(operands[1], -1))
+            return (
+                operands[0] / operands[1]
+                if _has_matrix(operands)
+                else self.sympy.Mul(operands[0], self.sympy.Pow(operands[1], -1))
+            )
         assert kind == "^"
         return _power(*operands)
 
     def _function(self, kind: str, parts: list[Tree]) -> Any:
-        import sympy
-
-        name = FUNCTIONS[kind]
+        name = CALLS[kind]
         (operand,) = map(self.expression, parts)
         _check_finite([operand])
         if name == "log":
             _check_divisor(operand)
-        return getattr(sympy, name)(operand)
+        return getattr(self.sympy, name)(operand)
 
     def _abs(self, part: Tree) -> Any:
-        from sympy import Abs
-
         operand = self.expression(part)
         _check_finite([operand])
-        return operand.det() if _has_matrix([operand]) else Abs(operand)
-
-    def _floor(self, part: Tree) -> Any:
-        from sympy import floor
-
-        return floor(self.expression(part))
-
-    def _ceil(self, part: Tree) -> Any:
-        from sympy import ceiling
-
-        return ceiling(self.expression(part))
+        return operand.det() if _has_matrix([operand]) else self.sympy.Abs(operand)
 
     def _root(self, degree: Tree, part: Tree) -> Any:
         operand = self.expression(part)
@@ -194,73 +161,55 @@ class _Builder:
         return _power(operand, 1 / exponent)
 
     def _factorial(self, part: Tree) -> Any:
-        from sympy import factorial
-
         operand = self.expression(part)
         if operand.is_number and operand > MAX_FACTORIAL:
-            raise Huge
-        return factorial(operand)
+            raise Unreadable
+        return self.sympy.factorial(operand)
 
     def _binomial(self, top: Tree, bottom: Tree) -> Any:
-        from sympy import binomial
-
         operands = [self.expression(part) for part in (top, bottom)]
         if any(operand.is_number and operand > MAX_FACTORIAL for operand in operands):
-            raise Huge
-        return binomial(*operands)
+            raise Unreadable
+        return self.sympy.binomial(*operands)
 
     def _sum(self, name: str, low: Tree, high: Tree, body: Tree) -> Any:
-        from sympy import Add, Sum
-
-        return self._repeated(Add, Sum, name, low, high, body)
+        return self._repeated(self.sympy.Add, self.sympy.Sum, name, low, high, body)
 
     def _prod(self, name: str, low: Tree, high: Tree, body: Tree) -> Any:
-        from sympy import Mul, Product
-
-        return self._repeated(Mul, Product, name, low, high, body)
+        return self._repeated(self.sympy.Mul, self.sympy.Product, name, low, high, body)
 
     def _repeated(self, join: Any, endless: Any, name: str, low: Tree, high: Tree, body: Tree) -> Any:
-        from sympy import Integer
-
         first, last = self.expression(low), self.expression(high)
         if first.is_Integer and last.is_Integer:
             if last - first >= MAX_TERMS:
-                raise Huge
+                raise Unreadable
             numbers = range(int(first), int(last) + 1)
-            return join(*(_Builder({**self.names, name: Integer(number)}).expression(body) for number in numbers))
+            return join(
+                *(_Builder({**self.names, name: self.sympy.Integer(number)}).expression(body) for number in numbers)
+            )
         symbol, inside = self._bound(name, body)
         return endless(inside, (symbol, first, last))
 
     def _bound(self, name: str, body: Tree) -> tuple[Any, Any]:
-        from sympy import Symbol
-
-        symbol = Symbol(f"bound {name}", real=True)
+        symbol = self.sympy.Symbol(f"bound {name}", real=True)
         return symbol, _Builder({**self.names, name: symbol}).expression(body)
 
     def _integral(self, name: str, low: Tree, high: Tree, body: Tree) -> Any:
-        from sympy import Integral
-
         symbol, inside = self._bound(name, body)
-        return Integral(inside, (symbol, self.expression(low), self.expression(high)))
+        return self.sympy.Integral(inside, (symbol, self.expression(low), self.expression(high)))
 
     def _limit(self, name: str, place: Tree, body: Tree) -> Any:
-        from sympy import Limit
-
         symbol, inside = self._bound(name, body)
-        return Limit(inside, symbol, self.expression(place), "+-").doit()
+        return self.sympy.Limit(inside, symbol, self.expression(place), "+-").doit()
 
     def _derivative(self, name: str, body: Tree) -> Any:
-        from sympy import Symbol, diff
-
-        return diff(self.expression(body), Symbol(name, real=True))
+        return self.sympy.diff(self.expression(body), self.sympy.Symbol(name, real=True))
 
     def _row(self, *parts: Tree) -> list[Any]:
         return list(map(self.expression, parts))
 
     def _matrix(self, *rows: Tree) -> Any:
-        from sympy import ImmutableMatrix
-
-        return ImmutableMatrix([self._operation(row) for row in rows if isinstance(row, tuple)])
+        return self.sympy.ImmutableMatrix([self._operation(row) for row in rows if isinstance(row, tuple)])
 
     def _determinant(self, *rows: Tree) -> Any:
         matrix = self._matrix(*rows)
@@ -272,9 +221,7 @@ class _Builder:
         raise Unreadable
 
     def _call(self, name: str, part: Tree) -> Any:
-        from sympy import Function
-
-        return Function(name, real=True)(self.expression(part))
+        return self.sympy.Function(name, real=True)(self.expression(part))
 
 
 def _has_matrix(operands: list[Any]) -> bool:
@@ -293,7 +240,7 @@ def _total(operands: list[Any]) -> Any:
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    """Return a power. Raises Huge where it has too many digits, and Unreadable where it has no value."""
+    """Return a power. Raises Unreadable where it has too many digits or no value."""
     if _has_matrix([base]):
         if str(exponent) == "T":
             return base.T
@@ -306,7 +253,7 @@ def _power(base: Any, exponent: Any) -> Any:
         digits = math.log10(max(abs(base.p), base.q))
         size = max(abs(exponent.p) / exponent.q, 1) if exponent.p.bit_length() < 64 else math.inf
         if digits * size > MAX_DIGITS:
-            raise Huge
+            raise Unreadable
     return base**exponent
 
 
@@ -438,7 +385,10 @@ def _are_equal_expressions(one: Any, other: Any) -> bool:
             return False
         if _is_small(one) and _is_small(other) and (one - other).expand() == 0:
             return True
-        return bool(simplify(one - other) == 0)
+        difference = simplify(one - other)
+        if not difference.free_symbols and difference != 0:
+            difference = simplify(difference.expand(complex=True))
+        return bool(difference == 0)
     except VALUELESS:
         return False
 

@@ -1,7 +1,8 @@
 """Bring a mathematical answer into one notation: typesetting is removed, and Unicode becomes LaTeX.
 
 `√2`, `\\sqrt2` and `$\\displaystyle\\sqrt{2}$.` all become `\\sqrt{2}`, `62\\,459\\,740` becomes `62 459 740`, and
-`**5**` becomes `5`. The meaning of an answer never changes.
+`**5**` becomes `5`. The meaning of an answer never changes. A row of `_SPELLINGS` begins with its
+one notation.
 """
 
 from __future__ import annotations
@@ -12,121 +13,90 @@ from functools import lru_cache
 
 MAX_WRAPPINGS = 8  # levels of braces, stars or dollars around a whole answer
 
-_CHARACTERS = {
-    "−": "-",
-    "–": "-",
-    "‐": "-",
-    "‑": "-",
-    "﹣": "-",
-    "－": "-",
-    "＋": "+",
-    "×": "\\times ",
-    "⨯": "\\times ",
-    "·": "\\cdot ",
-    "⋅": "\\cdot ",
-    "∙": "\\cdot ",
-    "÷": "/",
-    "∕": "/",
-    "⁄": "/",
-    "π": "\\pi ",
-    "∞": "\\infty ",
-    "≤": "\\le ",
-    "≥": "\\ge ",
-    "≠": "\\ne ",
-    "≈": "\\approx ",
-    "±": "\\pm ",
-    "°": "^\\circ ",
-    "º": "^\\circ ",
-    "∪": "\\cup ",
-    "∩": "\\cap ",
-    "∈": "\\in ",
-    "∅": "\\emptyset ",
-    "％": "%",
-    "∶": ":",
-    "：": ":",
-    "≡": "\\equiv ",
-    "∖": "\\setminus ",
-    "ℝ": "\\mathbb{R}",
-    "∠": "\\angle ",
-    "△": "\\triangle ",
-    "ℤ": "\\mathbb{Z}",
-    "∨": "\\lor ",
-    "∧": "\\land ",
-    "…": "...",
-    "⋯": "...",
-    "’": "'",
-    "′": "'",
-    "″": "''",
-    "⟨": "(",
-    "⟩": ")",
-    "½": "\\frac{1}{2}",
-    "⅓": "\\frac{1}{3}",
-    "⅔": "\\frac{2}{3}",
-    "¼": "\\frac{1}{4}",
-    "¾": "\\frac{3}{4}",
-    "⅕": "\\frac{1}{5}",
-    "⅛": "\\frac{1}{8}",
-    "\u00a0": " ",
-    "\u2007": " ",
-    "\u2009": " ",
-    "\u200a": " ",
-    "\u202f": " ",
-    "\u200b": "",
-    "\u2060": "",
-    "\ufeff": "",
-}
-_TABLE = str.maketrans(_CHARACTERS)
+_SPELLINGS = r"""
+- − – ‐ ‑ ﹣ －
++ ＋
+* \ast
+/ ÷ ∕ ⁄ \div
+% ％
+: ∶ ： \colon
+' ’ ′ \prime
+'' ″
+| \lvert \rvert \vert
+( ⟨ \langle
+) ⟩ \rangle
+[ \lbrack
+] \rbrack
+i \imath
+T \top \intercal
+μ µ
+... … ⋯ \ldots \dots \cdots
+\{ \lbrace
+\} \rbrace
+\\ \cr
+\frac \cfrac
+\overline \bar
+\times × ⨯
+\cdot · ⋅ ∙
+\pi π
+\infty ∞
+\le ≤ \leq \leqslant <=
+\ge ≥ \geq \geqslant >=
+\ne ≠ \neq
+\approx ≈ \simeq
+\pm ± +/-
+\cup ∪
+\cap ∩
+\in ∈
+\emptyset ∅ \varnothing
+\equiv ≡
+\setminus ∖ \backslash
+\angle ∠
+\triangle △
+\lor ∨
+\land ∧
+\lfloor ⌊
+\rfloor ⌋
+\lceil ⌈
+\rceil ⌉
+^\circ ° º \degree
+^\circ\text{C} ℃
+^\circ\text{F} ℉
+\mathbb{R} ℝ \real \reals
+\mathbb{Z} ℤ
+\frac{1}{2} ½
+\frac{1}{3} ⅓
+\frac{2}{3} ⅔
+\frac{1}{4} ¼
+\frac{3}{4} ¾
+\frac{1}{5} ⅕
+\frac{1}{8} ⅛
+"""
+_GREEK = """alpha beta gamma delta epsilon zeta eta theta lambda xi rho sigma tau phi chi psi omega
+Gamma Delta Theta Lambda Sigma Phi Psi"""
+_NOTATION = dict.fromkeys("\u00a0\u2007\u2009\u200a\u202f", " ") | dict.fromkeys("\u200b\u2060\ufeff", "")
+_NOTATION |= {" !=": " \\ne ", "\\quad": " ", "\\qquad": " "}  # `n!=2` may be a factorial
+for _letter, _name in zip("αβγδεζηθλξρστφχψωΓΔΘΛΣΦΨ", _GREEK.split(), strict=True):
+    _NOTATION[_letter] = f"\\{_name} "
+for _row in _SPELLINGS.strip().split("\n"):
+    _sign, *_others = _row.split()
+    for _other in _others:
+        _is_command = _sign[0] in "\\^" and _sign[-1].isalpha() and _other[0] != "\\"
+        _NOTATION[_other] = f"{_sign} " if _is_command else _sign
+_TABLE = str.maketrans({spelling: sign for spelling, sign in _NOTATION.items() if len(spelling) == 1})
+_SIGNS_OF_SEVERAL = re.compile("|".join(re.escape(name) for name in _NOTATION if len(name) > 1 and name[0] != "\\"))
 _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻"
 _LOWERED = "₀₁₂₃₄₅₆₇₈₉"
 _RAISED_TABLE = str.maketrans(_RAISED, "0123456789+-")
 _LOWERED_TABLE = str.maketrans(_LOWERED, "0123456789")
 _RAISED_RUN = re.compile(f"[{_RAISED}]+")
 _LOWERED_RUN = re.compile(f"[{_LOWERED}]+")
-_ROOT = re.compile(r"(?:√|(?<![\\A-Za-z])sqrt)\s*(?:\(([^()]*)\)|(\d+(?:\.\d+)?|[A-Za-z](?![A-Za-z])))")
-_CUBE_ROOT = re.compile(r"(?:∛|(?<![\\A-Za-z])cbrt)\s*(?:\(([^()]*)\)|(\d+|[A-Za-z](?![A-Za-z])))")
 _ROOT_IN_WORDS = re.compile(r"\b(?:the )?(square|cube) root of (?=\d)", re.IGNORECASE)
 _SHORT_ROOT = re.compile(r"\\sqrt\s*(\d)")
 _SHORT_FRACTION = re.compile(r"\\frac\s*(?:(\d)|\{([^{}]*)\})\s*(?:(\d)|\{([^{}]*)\})")
 _FRACTION = re.compile(r"\\[dtc](frac|binom)(?![A-Za-z])")
 _SIZE = re.compile(r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits)(?![A-Za-z])\s*\.?")
-_SYNONYMS = {
-    "\\leq": "\\le ",
-    "\\leqslant": "\\le ",
-    "\\geq": "\\ge ",
-    "\\geqslant": "\\ge ",
-    "\\neq": "\\ne ",
-    "\\lbrace": "\\{",
-    "\\rbrace": "\\}",
-    "\\langle": "(",
-    "\\rangle": ")",
-    "\\degree": "^\\circ ",
-    "\\varnothing": "\\emptyset ",
-    "\\div": "/",
-    "\\ldots": "...",
-    "\\dots": "...",
-    "\\cdots": "...",
-    "\\simeq": "\\approx ",
-    "\\quad": " ",
-    "\\qquad": " ",
-    "\\cfrac": "\\frac",
-    "\\bar": "\\overline",
-    "\\lbrack": "[",
-    "\\rbrack": "]",
-    "\\colon": ":",
-    "\\backslash": "\\setminus ",
-    "\\cr": "\\\\",
-    "\\top": "T",
-    "\\ast": "*",
-    "\\prime": "'",
-    "\\lvert": "|",
-    "\\rvert": "|",
-    "\\vert": "|",
-    "\\imath": "i",
-    "\\real": "\\mathbb{R}",
-    "\\reals": "\\mathbb{R}",
-    "\\intercal": "T",
-}
-_COMMAND = re.compile(r"\\[A-Za-z]+")
+_COMMAND = re.compile(r"\\q?quad|\\[A-Za-z]+")
 _FONT = re.compile(
     r"\\(?:mathbf|boldsymbol|bm|mathit|mathsf|mathtt|underline|num|ce)(?![A-Za-z])\s*(?:\{([^{}]*)\}|(\w))"
 )
@@ -142,7 +112,8 @@ _CHOOSE = re.compile(r"^(\d+) choose (\d+)$")
 _FACTORIAL = re.compile(r"^(\d+) factorial$")
 _COLON = re.compile(r"\\(?:text|mathbin|mathrel) ?\{ ?: ?\}")
 _MID = re.compile(r"^([^\\|]*)\\mid ?([^\\|{}]+)\\mid(?![A-Za-z])")
-_ABS = re.compile(r"(?<![\\A-Za-z])abs ?\(([^()]*)\)")
+_CALL = re.compile(r"(?<![\\A-Za-z])(abs|floor|ceil) ?\(([^()]*)\)")
+_CALLS = {"abs": "|{}|", "floor": "\\lfloor {}\\rfloor ", "ceil": "\\lceil {}\\rceil "}
 _ANGLED = re.compile(r"^ ?<([^<>=]*,[^<>=]*)> ?$")
 _ROW_TRANSPOSED = re.compile(r"\\begin ?\{([pb])matrix\}([^\\]*&[^\\]*)\\end ?\{\1matrix\} ?\^ ?\{? ?T ?\}?")
 _UNIT_VECTORS = re.compile(
@@ -155,19 +126,29 @@ _QUANTITY = re.compile(r"\\(?:SI|qty) ?\{([^{}]*)\} ?\{([^{}]*)\}")
 _BRACED = re.compile(r"(?<![\w}^_\])\\])\{ ?([-A-Za-z]) ?\}|(?<![}\\])\{\}(?=[\^_])")
 _PRIMES = re.compile(r"\^ ?(?:\{ ?('[' ]*)\}|')")
 _CIRCLE = re.compile(r"(?<=\d)\^ ?(?:\{ ?o ?\}|o(?![A-Za-z]))")
-_ANGLE = re.compile(r"(\\(?:sin|cos|tan|cot|sec|csc)) ?\(? ?(\d+(?:\.\d+)?) ?\^ ?\{? ?\\circ ?\}? ?\)?")
+_DEGREES = r" ?(\d+(?:\.\d+)?) ?\^ ?(?:\\circ|\{ ?\\circ ?\}) ?"
+_ANGLE = re.compile(
+    rf"((?:\\|(?<![\\A-Za-z]))(?:sin|cos|tan|cot|sec|csc)) ?(?:\({_DEGREES}\)|\{{{_DEGREES}\}}|{_DEGREES})"
+)
 _TRANSPOSED = re.compile(r"\(([^()]*,[^()]*)\) ?\^ ?\{? ?T ?\}?")
 _DERIVATIVE = re.compile(r"\\frac ?\{ ?d ?([A-Za-z]) ?\} ?\{ ?d ?[a-z] ?\}")
-_NATURAL_LOGARITHM = re.compile(r"\\log ?_ ?(?:e(?![A-Za-z])|\{ ?e ?\}) ?")
-_INFINITY = re.compile(r"(?:\\text ?\{ ?)infinity ?\}|(?<![\\A-Za-z])inf(?:inity)?(?![A-Za-z])")
+_INFINITY = re.compile(
+    r"\\text ?\{ ?(?P<less>negative |minus )?infinity ?\}"
+    r"|(?<![\\A-Za-z])(?P<minus>negative |minus )?inf(?:inity)?(?![A-Za-z])"
+)
 _OUTWARD = re.compile(r"(^|\\(?:in|cup) ?)\](?=[^\[\]]*[,;][^\[\]]*[\[\])])|(?<=[\w}) ])\[(?=$| ?\\cup)")
 _COMBINATION = re.compile(
-    r"(?<![A-Za-z\d^_}])(?:(?:\^|_) ?\{? ?(\d+) ?\}? ?C ?_ ?\{? ?(\d+) ?\}?|(\d+) ?C ?_? ?(\d+)(?!\d)"
+    r"(?<![A-Za-z\d^_}])(?:(?:\^|_) ?\{? ?(\d+) ?\}? ?C ?_ ?\{? ?(\d+) ?\}?|(\d+) ?C ?_? ?(\d+)(?![\dA-Za-z_])"
     r"|C ?_ ?\{? ?(\d+) ?\}? ?\^ ?\{? ?(\d+) ?\}?)"
+)
+_COMBINATION_OF_LETTERS = re.compile(
+    r"(?<![A-Za-z\d^_}])C ?_ ?(\{ ?\d*[A-Za-z](?: ?[-+] ?\d+)? ?\}|[A-Za-z])"
+    r" ?\^ ?(\{ ?[A-Za-z\d](?: ?[-+] ?\d+)? ?\}|[A-Za-z\d])"
 )
 _SLASHED = re.compile(r"^\^ ?\{? ?(\d+) ?\}? ?/ ?_ ?\{? ?(\d+) ?\}?$")
 _STACKED = re.compile(r"\{([^{}]*)\\(choose|over)(?![A-Za-z])([^{}]*)\}|^([^{}]*)\\(choose|over)(?![A-Za-z])([^{}]*)$")
-_POWER_IN_TEXT = re.compile(r"(\\text ?\{[^{}]*\^ ?)\{(-?\d)\}")
+_POWERS_IN_TEXT = re.compile(r"(\\text ?\{)((?:[^{}]|\{-?\d\})*)\}")
+_BRACES = str.maketrans("", "", "{}")
 _NUMBER_IN_TEXT = re.compile(r"\\text ?\{((?=.*\d)(?:[^{}]|\{[^{}]*\})*)\}")
 _NARROW = re.compile(r"(?<!\\)\\(?:[,;:> ]|$)|~")
 _GROUPED = re.compile(r"(?<![\w.])[1-9]\d{0,2}(?:(?:\.\d{3}){2,}|(?:'\d{3})+|(?:_\d{3})+)(?![\w.'])")
@@ -184,22 +165,15 @@ _SPACE = re.compile(r"\s+")
 _FORMULA_MARKS = re.compile(r"(?<!\\)(?:\$+|\\[()\[\]])")
 _COMMAND_START = re.compile(r"(?<!\\)\\(?!\\)")
 _STARS = re.compile(r"(?<=[\w)}]) ?\*\* ?(?:(-?\d+|[A-Za-z])(?!\*\*)|\(([^()]*)\))")  # the power in `x**2`
-_GREEK = "pi|theta|alpha|beta|gamma|delta|lambda|phi|omega"
-_FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log"
-_NAME = re.compile(rf"(?<![\\A-Za-z])(?:{_FUNCTIONS}|{_GREEK}|exp)(?![A-Za-z])")
-_OWN_ARGUMENT = re.compile(  # a function's name without a backslash, before its argument
-    rf"(?<![\\A-Za-z])({_FUNCTIONS})(?=\s*(?:[\d(\\^_]|(?:{_GREEK}|[a-z])(?![A-Za-z])))"
-)
-_CONSTANT = re.compile(rf"(?<![\\A-Za-z])(pi)(?![A-Za-z])|(?:(?<=[\d*/(^+=-])|(?<=[\d*/(^+=-] ))({_GREEK})(?![A-Za-z])")
-_ARGUMENT = re.compile(rf"(\\(?:{_FUNCTIONS}) *\(?)({_GREEK})(?![A-Za-z])")
-_EXPONENTIAL = re.compile(r"(?:\\|(?<![\\A-Za-z]))exp ?\(([^()]*)\)")
 _BOLD = re.compile(r"(?<![\w)])\*\*|\*\*(?![\w(\\])")  # the power in `2**3` does not match
 _CURRENCY = re.compile(r"^(-?)\s*(?:US ?(?=\\\$))?(\\\$|[€£¥₹]|USD|EUR)\s*(\.?\d[\d.,]*)(?=$|(.))")
 _LONE_DOLLAR = re.compile(r"(?<=^)\$(?=\d)|(?<=^-)\$(?=\d)")
 _AFTER = re.compile(
     r"(?<=\d) ?[\u2600-\u27bf\ufe0f\U0001f000-\U0001faff]+$|(?<=\d)(?:です|である|だ|입니다|이다|이에요|예요)$"
 )
-_QUOTES = ('"', "“", "”", "「", "」")
+_LATEX_QUOTE = re.compile("(?<!`)``(?!`)")
+_QUOTE = "[\"'“”「」]+"
+_QUOTED = re.compile(rf"(\\text ?\{{ ?)?{_QUOTE}(?P<inside>(?:(?!{_QUOTE}).)+){_QUOTE}(?(1) ?\}})")
 _CURRENCIES = {
     "\\$": "dollars",
     "USD": "dollars",
@@ -222,16 +196,15 @@ def in_one_notation(text: str) -> str:
         text = text.replace("\\\\", "\\")
     if text.count("$") == 1:
         text = _LONE_DOLLAR.sub(r"\\$", text)
-    plain = _of_unicode(_of_vectors(text)).replace("+/-", "\\pm ")
+    plain = _SIGNS_OF_SEVERAL.sub(_synonym, _of_unicode(_of_vectors(text)))
     if "**" in plain:
         plain = _STARS.sub(_as_group_power, plain)
         plain = _BOLD.sub("", plain)
-    plain = plain.replace("`", "")
+    if "`" in plain:
+        plain = _LATEX_QUOTE.sub('"', plain).replace("`", "")
     if "$" in plain or "\\" in plain:
         plain = _FORMULA_MARKS.sub(" ", plain)
-    plain = _of_latex(plain)
-    plain = _with_backslashes(plain)
-    plain = _unwrapped(_SPACE.sub(" ", plain))
+    plain = _unwrapped(_SPACE.sub(" ", _of_latex(plain)))
     return plain if plain.isdecimal() else _of_signs(plain)
 
 
@@ -242,19 +215,18 @@ def _of_signs(text: str) -> str:
         plain = _PRIMES.sub(_as_primes, plain)
         plain = _CIRCLE.sub("^\\\\circ", plain)
         plain = _SLASHED.sub(r"\\frac{\1}{\2}", plain)
-        plain = _ANGLE.sub(r"\1(\\frac{\2\\pi}{180})", plain)
+        plain = _ANGLE.sub(_as_radians, plain)
     if "\\frac" in plain:
         plain = _DERIVATIVE.sub(r"\1'", plain)
-    if "\\log" in plain:
-        plain = _NATURAL_LOGARITHM.sub(r"\\ln ", plain)
     plain = _NAMED_SIGN.sub(lambda found: f"\\{found[1] or found[2]} ", plain) if "angle" in plain else plain
     if "inf" in plain:
-        plain = _INFINITY.sub(r"\\infty ", plain)
+        plain = _INFINITY.sub(lambda found: "-\\infty " if found["less"] or found["minus"] else "\\infty ", plain)
     if "C" in plain:
-        plain = _COMBINATION.sub(_as_binomial, plain)
+        plain = _COMBINATION_OF_LETTERS.sub(r"\\binom{\1}{\2}", _COMBINATION.sub(_as_binomial, plain))
     plain = _OVER.sub(r"\\frac{\1}{\2}", plain) if " o" in plain else plain
     plain = _MID.sub(r"\1|\2|", plain) if "\\mid" in plain else plain
-    plain = _ABS.sub(r"|\1|", _FACTORIAL.sub(r"\1!", _CHOOSE.sub(r"\\binom{\1}{\2}", plain)))
+    plain = _FACTORIAL.sub(r"\1!", _CHOOSE.sub(r"\\binom{\1}{\2}", plain))
+    plain = _CALL.sub(lambda found: _CALLS[found[1]].format(found[2]), plain)
     return _of_brackets(plain) if "(" in plain or "[" in plain or "]" in plain else _of_decimals(plain)
 
 
@@ -273,6 +245,10 @@ def _of_decimals(plain: str) -> str:
     return _SPLIT_DECIMAL.sub(".; ", plain) if ". " in plain else plain
 
 
+def _as_radians(found: re.Match[str]) -> str:
+    return f"{found[1]}(\\frac{{{found[2] or found[3] or found[4]}\\pi}}{{180}})"
+
+
 def _as_primes(found: re.Match[str]) -> str:
     return (found[1] or "'").replace(" ", "")
 
@@ -284,8 +260,7 @@ def _as_binomial(found: re.Match[str]) -> str:
 
 
 def _of_unicode(text: str) -> str:
-    plain = _with_roots(without_roots_in_words(text))
-    plain = _CUBE_ROOT.sub(lambda found: f"\\sqrt[3]{{{found[1] or found[2]}}}", plain)
+    plain = without_roots_in_words(text)
     if plain.isascii():
         return plain
     plain = unicodedata.normalize("NFC", plain)
@@ -320,40 +295,8 @@ def without_roots_in_words(text: str) -> str:
     return _ROOT_IN_WORDS.sub(lambda found: "sqrt " if found[1].lower() == "square" else "cbrt ", text)
 
 
-def _with_roots(text: str) -> str:
-    """Write roots in LaTeX, from the innermost to the outermost: `√(1+√2)` becomes `\\sqrt{1+\\sqrt{2}}`."""
-    if "√" not in text and "sqrt" not in text:
-        return text
-    plain = text
-    for _ in range(MAX_WRAPPINGS):
-        before = plain
-        plain = _ROOT.sub(_as_root, plain)
-        if plain == before:
-            break
-    return plain
-
-
-def _with_backslashes(text: str) -> str:
-    """Write names of functions and constants as commands: `ln(2)` becomes `\\ln (2)`, and `4pi` becomes `4\\pi `."""
-    if _NAME.search(text) is None and "\\exp" not in text:
-        return text
-    plain = _EXPONENTIAL.sub(r"e^{\1}", text)
-    plain = _OWN_ARGUMENT.sub(r"\\\1 ", plain)
-    plain = _ARGUMENT.sub(r"\1\\\2 ", plain)
-    return _CONSTANT.sub(_as_command, plain)
-
-
-def _as_command(found: re.Match[str]) -> str:
-    return f"\\{found[1] or found[2]} "
-
-
 def _as_group_power(found: re.Match[str]) -> str:
     return f"^{{{found[1] or found[2]}}}"
-
-
-def _as_root(found: re.Match[str]) -> str:
-    inside = found[1] or found[2]
-    return f"\\sqrt{{{inside}}}"
 
 
 def _as_power(found: re.Match[str]) -> str:
@@ -395,7 +338,7 @@ def _of_commands(text: str) -> str:
     if "\\choose" in plain or "\\over" in plain:
         plain = _STACKED.sub(_as_binomial_or_fraction, plain)
     if "\\text" in plain:
-        plain = _POWER_IN_TEXT.sub(r"\1\2", plain)
+        plain = _POWERS_IN_TEXT.sub(lambda found: f"{found[1]}{found[2].translate(_BRACES)}}}", plain)
     return plain
 
 
@@ -423,7 +366,7 @@ def _as_quantity(found: re.Match[str]) -> str:
 
 
 def _synonym(found: re.Match[str]) -> str:
-    return _SYNONYMS.get(found[0], found[0])
+    return _NOTATION.get(found[0], found[0])
 
 
 def _as_binomial_or_fraction(found: re.Match[str]) -> str:
@@ -448,8 +391,8 @@ def _unwrapped(text: str) -> str:
         plain = plain.rstrip(".") + "..." if plain.endswith("...") else plain.rstrip(".,;: ")
         if plain.startswith("*") and plain.endswith("*"):
             plain = plain.strip("*")
-        if plain[:1] in _QUOTES and plain[-1:] in _QUOTES and len(plain) > 2:
-            plain = plain[1:-1]
+        quoted = _QUOTED.fullmatch(plain)
+        plain = quoted["inside"] if quoted else plain
         in_text = _NUMBER_IN_TEXT.fullmatch(plain) if plain.startswith("\\text") else None
         if in_text:
             plain = in_text[1].strip()

@@ -39,7 +39,7 @@ trillion trillions dozen dozens twice double triple thrice times squared cubed f
 opposite negative minus plus divided multiplied more less fewer most least greater smaller larger bigger over under
 above below beyond exceeds exceed than up almost nearly between besides except excluding is are was were be been being
 isn't aren't wasn't cannot can't can could would should may might must has have had does do did doesn't don't didn't
-equals makes gives becomes satisfies works fails percent not no never none neither nor without wrong incorrect false
+equals makes gives becomes satisfies works fails not no never none neither nor without wrong incorrect false
 invalid impossible maybe perhaps possibly probably too if unless when whenever because since but however instead rather
 wait actually though although otherwise
 """
@@ -53,8 +53,8 @@ _REMARKS = frozenset(_REMARKS_TEXT.split())
 _BEFORE = re.compile(
     r"\b(?:half|thirds?|quarters?|twice|double|triple|thrice|times|more|less|fewer|least|most|greater|smaller|larger|over"
     r"|under|above|below|beyond|not|never|no|neither|nor|between|except|squared?|cubed?|opposite|reciprocal|inverse|root"
-    r"|power|than|before|after|until|almost|nearly|up to|far from|but|anything|\w+n't|exceeds?|hundred|dozen|thousand"
-    r"|million|without|close to)\b[^,:;(]*$",
+    r"|power|than|before|after|until|almost|nearly|up to|up(?=\s*$)|far from|but|anything|\w+n't|exceeds?|hundred"
+    r"|dozen|thousand|million|without|close to|per ?cent of)\b[^,:;(]*$",
     re.IGNORECASE,
 )
 # The same in other languages: more, at least, not, minus; and after a number: thousand, of, is not.
@@ -65,7 +65,7 @@ _OTHER_BEFORE = re.compile(
     re.IGNORECASE,
 )
 _OTHER_AFTER = re.compile(
-    r"\s?(?:[万亿千百億萬만천]|的|の|倍|(?:이|가) 아|では(?:な|あ)|じゃな"
+    r"\s?(?:(?:[万亿百億萬만천]|千(?![克米]))|的|の|倍|(?:이|가) 아|では(?:な|あ)|じゃな"
     r"|(?:mil|mille|tausend|millones|millionen|тысяч|млн)\b)",
     re.IGNORECASE,
 )

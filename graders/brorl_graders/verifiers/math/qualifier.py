@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 
+from brorl_graders.verifiers.math.expression import NAME_IN_TEXT
 from brorl_graders.verifiers.math.relation import is_inequality
 
+_LETTER = r"[A-Za-z](?:_\d)?"
 _START = r",? ?\(?(?:\\text ?\{ ?,? ?\(?)?"
 _ONLY = re.compile(
     r"^(?:\\text ?\{ ?)?only (?:the )?(?:(?:ordered )?(?:pair|point|solution|value|number)s? )?\}? ?(?=[\d(\[\\-])"
@@ -17,16 +19,22 @@ _QUALIFIER = re.compile(
     r"|(?:correct |rounded |accurate )?(?:to )?(?:the )?"
     rf"(?:nearest [a-z ]+|(?:\d|one|two|three|four) {_PLACES}) ?\)?\}}? ?\)?"
     r"|for (?:all|every|each|any)\b[^=]*"
-    r"|(?:where|with|for) ?\}? ?\$?[A-Za-z](?:_\d)? ?(?:\\text ?\{)? ?(?:is|being|as|any|an?)? ?(?:an? |any |some )?"
+    r"|(?:(?:a )?(?:double|repeated) root|(?:with |of )?multiplicity (?:\d|two|three)|respectively|[a-z]+ to [a-z]+)"
+    r" ?\)?\}? ?\)?"
+    rf"|(?:where|with|for) ?\}}? ?\$?{_LETTER}(?: ?(?:,|and|\\text ?\{{ ?and ?\}}) ?{_LETTER})* ?(?:\\text ?\{{)? ?"
+    r"(?:is|are|being|as|any|an?)? ?(?:an? |any |some )?"
     r"(?:arbitrary |real |fixed |positive )*(?:constants?|integers?|numbers?|reals?) ?\}?"
     r")$"
 )
 _ANY_INTEGER = re.compile(  # "k \\in \\mathbb{Z}" after an answer with k
     rf"(?P<rest>[^<>]*?) ?{_START}(?:(?:where|with|for) ?\}}? ?)?(?P<name>[a-z]) ?\\in ?\\mathbb ?\{{? ?Z ?\}}? ?\)?"
 )
+_INTEGER = re.compile(
+    r"(?<![\\A-Za-z])([a-z]) ?(?:\\in ?\\mathbb ?\{? ?Z|(?:\\text ?\{)? ?is an (?:arbitrary )?integer)"
+)
 _FUNCTION = re.compile(r"(?P<name>[A-Za-z]) ?\( ?(?P<argument>[a-z]) ?\) ?=(?P<body>.*)")
 _CONSTANT = re.compile(r"\+ ?(?:[cCkK]|\\text ?\{ ?(?:[cC]|const(?:ant|\.)?) ?\})$")
-_LETTERS = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
+_LETTERS = re.compile(rf"\\[A-Za-z]+|{NAME_IN_TEXT}|[A-Za-z]")
 
 
 def without_qualifier(text: str) -> str:
@@ -34,16 +42,24 @@ def without_qualifier(text: str) -> str:
     whole = _ANY_INTEGER.fullmatch(text) if "\\in" in text else None
     if whole and whole["name"] in _LETTERS.findall(whole["rest"]) and not is_inequality(whole["rest"]):
         return whole["rest"]
-    if not any(word in text for word in ("for ", "only", "w", "nearest", "place", "figure", "digit", ".")):
+    if not any(
+        word in text
+        for word in ("for ", "only", "w", "nearest", "place", "figure", "digit", ".", "mult", "root", " to ", "respect")
+    ):
         return text
     plain = _QUALIFIER.sub("", _ONLY.sub("", text)).strip()
     return plain or text
 
 
 def with_argument_of(reference: str, given: str) -> str:
-    """Return `f(t) = t^2` as `f(x) = x^2` if the reference is an equation for `f(x)`, and `x + c` as `x + C`."""
+    """Return `f(t) = t^2` as `f(x) = x^2` if the reference is an equation for `f(x)`, and `x + c` as `x + C`.
+
+    Constants with an index are renamed too.
+    """
     if reference.endswith("C") and _CONSTANT.search(reference):
         given = _CONSTANT.sub("+C", given)
+    if "C_" in reference and "C_" not in given:
+        given = _LETTERS.sub(lambda letter: "C" if letter[0] == "c" else letter[0], given)
     if "=" not in given:
         return given
     wanted = _FUNCTION.fullmatch(reference)
@@ -51,7 +67,19 @@ def with_argument_of(reference: str, given: str) -> str:
     if wanted is None or found is None or wanted["name"] != found["name"]:
         return given
     old, new = found["argument"], wanted["argument"]
-    if old == new or new in _LETTERS.findall(found["body"]):
+    if new in _LETTERS.findall(found["body"]):
         return given
-    body = _LETTERS.sub(lambda letter: new if letter[0] == old else letter[0], found["body"])
-    return f"{found['name']}({new})={body}"
+    return f"{found['name']}({new})={_renamed(found['body'], old, new)}"
+
+
+def with_integer_of(reference: str, given: str) -> str:
+    """Return an answer with the name that the reference has for any integer, as in `2\\pi k, k \\in \\mathbb{Z}`."""
+    wanted = _INTEGER.search(reference) if "nteger" in reference or "\\in" in reference else None
+    found = _INTEGER.search(given) if wanted else None
+    if wanted is None or found is None or wanted[1] in _LETTERS.findall(given):
+        return given
+    return _renamed(given, found[1], wanted[1])
+
+
+def _renamed(text: str, old: str, new: str) -> str:
+    return _LETTERS.sub(lambda letter: new if letter[0] == old else letter[0], text)

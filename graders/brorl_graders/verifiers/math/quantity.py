@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from brorl_graders.verifiers.math.expression import NAME_IN_TEXT
 from brorl_graders.verifiers.math.kinds import Quantity
 from brorl_graders.verifiers.math.number_words import SCALES, changes_a_number
 from brorl_graders.verifiers.math.units import read_unit, unknown_unit
@@ -13,14 +14,14 @@ _PERCENT = re.compile(r" ?(?:%|\\text ?\{ ?(?:%|per ?cent) ?\}|per ?cent(?:age)?
 _UNIT_PAIR = re.compile(r" ?(\d+(?:\.\d+)?) ?([A-Za-z]+)(?: ?(?:,|and\b))?")
 _HOURS = re.compile(r"(h(?:rs?|ours?)? ?,? ?(?:and )?\d+) ?m(?![a-z])")
 _UNIT_THEN_NUMBER = re.compile(r"[A-Za-z]{1,20}(?: ?\}| ?,| and)* ?\d")
-_UNIT_START = re.compile(r" ?(?:\\text ?\{|\^ ?\{? ?\\circ|(?<=[\d}) ])[A-Za-zμΩ]|\\[oO]mega)")
+_UNIT_START = re.compile(r" ?(?:\\text ?\{|\^ ?\{? ?\\circ|(?<=[\d}) ])[A-Za-zμΩ]|\\(?:[oO]mega|mu|frac)(?![A-Za-z]))")
 _NOUN = re.compile(r"(?:(?:square|sq|cubic|cu)\.? )?[a-z]{2,}(?:[ -][a-z]{2,})*")
 _AFTER_A_NOUN = re.compile(
     r"(?<=[a-z]) (?:long|tall|wide|high|deep|away|old|each|left|altogether|remaining|only|in (?:total|all)"
     r"|of [a-z ]+)$"
 )
 _SCALE = re.compile(rf"(?:\\text ?\{{ ?)?({'|'.join(SCALES)})(?![A-Za-z])", re.IGNORECASE)
-_FUNCTIONS = frozenset(("sin", "cos", "tan", "log", "ln", "sqrt", "exp", "pi", "mod", "to", "or", "and", "not"))
+_NO_NOUN = re.compile(rf"{NAME_IN_TEXT}|\b(?:mod|to|or|and|not)\b")
 MIN_NOUN = 3  # letters of a noun after a number and a space; a shorter one may be a product of variables
 _POWER = re.compile(r" ?\^ ?\{? ?[2-5] ?\}? ?$")
 _TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
@@ -44,10 +45,7 @@ def read_quantity(text: str) -> Quantity | None:
 
 def read_plain(text: str) -> Value | None:
     """Read a number as it is written, or else the value of an expression."""
-    number = read_number(text)
-    if number is not None:
-        return Value(number.value, last_place=number.last_place, text=text)
-    return read_value(text)
+    return read_number(text) or read_value(text)
 
 
 def _with_unit(text: str) -> Quantity | None:
@@ -68,7 +66,9 @@ def _with_unit(text: str) -> Quantity | None:
         if unit is not None and not is_letter:
             return Quantity(value, unit=unit)
         is_product = "\\" not in start[0] and len(name) < (MIN_NOUN if start[0][0] == " " else MIN_NOUN + 1)
-        return None if is_product else _counted(value, name)
+        counted = None if is_product else _counted(value, name)
+        if counted:
+            return counted
     return None
 
 
@@ -103,11 +103,9 @@ def _counted(value: Value, name: str) -> Quantity | None:
     """Read a number of things of a name that is no known unit. None: the name is not a name of things."""
     plain = _POWER.sub("", _TEXT.sub(r" \1 ", name)).strip(" .{}()").lower()
     plain = _AFTER_A_NOUN.sub("", plain)
-    if _NOUN.fullmatch(plain) is None or changes_a_number(plain):
+    if _NOUN.fullmatch(plain) is None or changes_a_number(plain) or _NO_NOUN.search(plain):
         return None
     words = plain.replace(".", "").split()
-    if not _FUNCTIONS.isdisjoint(words):
-        return None
     if words[-1] in ("unit", "units"):
         return Quantity(value)
     unit = read_unit(plain)

@@ -7,14 +7,13 @@ not read at all.
 
 from __future__ import annotations
 
-import math
 import re
 from fractions import Fraction
 from functools import lru_cache
 
 from brorl_graders.verifiers.math.assignment import read_cases, read_tuple
 from brorl_graders.verifiers.math.expression import Unreadable, parse
-from brorl_graders.verifiers.math.kinds import Congruence, Expression, Group, Named, Quantity, Ratio, Reading, Words
+from brorl_graders.verifiers.math.kinds import Expression, Group, Named, Quantity, Ratio, Reading, Words, Written
 from brorl_graders.verifiers.math.notation import depth
 from brorl_graders.verifiers.math.quantity import read_plain, read_quantity
 from brorl_graders.verifiers.math.relation import NAME
@@ -56,20 +55,18 @@ _CASE_END = re.compile(rf"(?:{ONE_OR_OTHER.pattern})|;")
 _POINT = re.compile(
     r"(?:\\text ?\{ ?(?:the )?points? ?\} ?|(?:the )?points? |(?P<name>[A-Z](?:_\{?\d\}?|')?) ?=? ?)(?=\()"
 )
-_RATIO = re.compile(
-    r"(?:[A-Za-z](?: ?: ?[A-Za-z])+ ?= ?)?"
-    r"(\d+(?:\.\d+)?(?: ?(?::|\\text ?\{ ?to ?\}| to ) ?\d+(?:\.\d+)?)+)"
-)
+_RATIO = re.compile(r"\d+(?:\.\d+)?(?: ?(?::|\\text ?\{ ?(?:to|:) ?\}| to ) ?\d+(?:\.\d+)?)+")
 _RATIO_SIGN = re.compile(r":|to")
 _TIME = re.compile(r"(?:1?\d|2[0-4]):(?:0\d|[1-5]0)")  # may be a ratio too
-_EQUALS = re.compile(r"(?<![<>])=")
 _ENDLESS_SUM = re.compile(r"[-+*\d ]+(?:\.\.\.)[-+*\d ]+")
+_CASES = re.compile(r"(?:(?P<name>[A-Za-z](?: ?\([a-z]\))?) ?= ?)?\\begin ?\{cases\}(?P<rows>.*)\\end ?\{cases\}")
+_CONDITION = re.compile(r"(?:&|\\text ?\{ ?,? ?(?:if|for|when|where) ?\}|(?<![A-Za-z])(?:if|for|when)(?![A-Za-z]))")
 _COLUMN = re.compile(r"\\begin ?\{([pbB]?matrix)\}(.*)\\end ?\{\1\}")
 _LOOSE = re.compile(r"\\text|[\\(){} ]")
 _CONGRUENCE = re.compile(r"(?:[A-Za-z](?:equiv|=))?(?P<residue>-?\d{1,9})[pb]?mod(?P<modulus>\d{1,9})")
 _ONE_LETTER = re.compile(r"\( ?[A-Za-z] ?\)")
 _INDIAN = re.compile(r"-?\d{1,2}(?:,\d\d)+,\d{3}")
-_COMBINATION = re.compile(r"\(? ?C ?\( ?(\d{1,4}) ?, ?(\d{1,4}) ?\) ?\)?")
+_COMBINATION = re.compile(r"\(? ?C ?\([^()]+,[^()]+\) ?\)?")
 _GROUPED = re.compile(  # thousands in a list whose other commas have spaces
     r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?![\d,])(?=[^,;]*[,;] |[^,;]*;)"
     r"|(?<=[,;] )[1-9]\d{0,2}(?:,\d{3})+(?![\d,])"
@@ -89,6 +86,8 @@ def read(text: str) -> Reading | None:
     if not text or len(text) > MAX_LENGTH or depth(text) > MAX_DEPTH:
         return None
     plain = _APPROXIMATELY.sub("", text)
+    if "{cases}" in plain:
+        return _cases(plain)
     if "negative" in plain or "minus" in plain or plain[:1].isupper():
         plain = _NEGATIVE.sub("-", plain)
     if "=" in plain or "or" in plain or "and" in plain or "\\" in plain:
@@ -105,6 +104,9 @@ def read_in_the_kind_of(reference: Reading | None, text: str) -> Reading | None:
 
     `2 and 3/4` may be a mixed number, `12,34,567` one number, and `C(5,2)` a binomial.
     """
+    value = reference.reading if isinstance(reference, Named) else reference
+    if isinstance(value, (Quantity, Expression)) and _COMBINATION.fullmatch(text):
+        return _expression(text)
     if not isinstance(reference, (Quantity, Named)) or len(text) > MAX_LENGTH:
         return read(text)
     mixed = _MIXED.fullmatch(text)
@@ -114,9 +116,6 @@ def read_in_the_kind_of(reference: Reading | None, text: str) -> Reading | None:
         return read_quantity(text.replace(",", ""))
     if _DECIMAL_COMMA.fullmatch(text):
         return read_quantity(text.replace(",", "."))
-    combination = _COMBINATION.fullmatch(text)
-    if combination:
-        return Quantity(Value(Fraction(math.comb(int(combination[1]), int(combination[2])))))
     return read(text)
 
 
@@ -125,7 +124,9 @@ def _solutions(text: str) -> Reading | None:
     if text.count("=") < 2:
         return read_tuple(_OTHERS.sub(",", text), _read) if text.startswith("(") and "=" in text else None
     parts = []
-    for part in _CASE_END.split(text):
+    several = _OTHERS.split(text)
+    is_several = len(several) > 1 and all(part.count("=") > 1 for part in several)
+    for part in several if is_several else _CASE_END.split(text):
         items = _split(_OTHERS.sub(",", part))
         if not items or any("=" not in item for item in items):
             return None
@@ -135,11 +136,27 @@ def _solutions(text: str) -> Reading | None:
     )
 
 
-def _congruence(text: str) -> Congruence | None:
+def _cases(text: str) -> Reading | None:
+    """Read a function that has a value and a condition in each row. None: it is none."""
+    found = _CASES.fullmatch(text)
+    if found is None:
+        return None
+    rows: list[Group] = []
+    for row in found["rows"].split("\\\\"):
+        parts = [part.strip(" ,;.") for part in _CONDITION.split(row)]
+        case = _group("()", list(filter(None, parts))) if any(parts) else Group("()", ())
+        if case is None or len(case.items) not in (0, 2):
+            return None
+        rows.extend([case] if case.items else [])
+    group = Group("cases", tuple(rows))
+    return Named(found["name"].replace(" ", ""), group) if found["name"] else group
+
+
+def _congruence(text: str) -> Written | None:
     found = _CONGRUENCE.fullmatch(_LOOSE.sub("", text))
     if found is None or not int(found["modulus"]):
         return None
-    return Congruence(int(found["residue"]) % int(found["modulus"]), int(found["modulus"]))
+    return Written(f"{int(found['residue']) % int(found['modulus'])} mod {int(found['modulus'])}")
 
 
 def _column(text: str) -> Group | None:
@@ -161,9 +178,6 @@ def _read(text: str) -> Reading | None:
         return date
     if len(items) > 1:
         return _listing(text, items)
-    ratio = _ratio(text)
-    if ratio is not None:
-        return ratio
     plain = _without_steps(text.strip())
     named = NAME.match(plain)
     if named:
@@ -184,17 +198,17 @@ def _ratio(text: str) -> Ratio | None:
     found = _RATIO.fullmatch(text)
     if found is None:
         return None
-    plain = _TEXT.sub(r"\1", found[1]).replace(" ", "")
+    plain = _TEXT.sub(r"\1", found[0]).replace(" ", "")
     parts = tuple(Value(Fraction(part)) for part in _RATIO_SIGN.split(plain))
     return Ratio(parts, _TIME.fullmatch(plain) is not None)
 
 
 def _without_steps(text: str) -> str:
     """Return a chain of equations without its steps: `x = 3+4 = 7` becomes `x = 7`, and `3+4 = 7` becomes `7`."""
-    first, *others = _EQUALS.split(text)
+    first, *others = _split(text, "=") or [text]
     if not others:
         return text
-    last = others[-1].strip()
+    last = others[-1]
     value = read_plain(first.strip())
     end = read_plain(last)
     if end is not None and end.has_variables:
@@ -223,6 +237,7 @@ def _single(text: str) -> Reading | None:
         return _INFINITE[text.replace(" ", "")]
     return (
         read_numeral(text)
+        or _ratio(text)
         or read_date_or_time(text)
         or read_formula(text)
         or read_number_twice(text)
@@ -262,7 +277,7 @@ def _listing(text: str, items: list[str]) -> Reading | None:
     number = read_quantity(text)
     if number is not None:
         return number
-    if ";" in text and "," in text and len(_split(text.replace(",", "")) or ()) < len(items):
+    if len(_split(text, ";") or ()) not in (1, len(items)):
         return None  # maybe a list of pairs
     return _group("", items)
 
@@ -299,7 +314,7 @@ def _bracketed(text: str, brackets: str) -> Reading | None:
         return None
     if len(items) > 1 or brackets == "{}":
         return _group(brackets, items)
-    return _single(text)
+    return _read(inside) if "=" in inside and brackets == "()" else _single(text)
 
 
 def _group(brackets: str, items: list[str]) -> Group | None:
@@ -317,8 +332,8 @@ def _group(brackets: str, items: list[str]) -> Group | None:
     return Group(brackets, tuple(readings))
 
 
-def _split(text: str) -> list[str] | None:
-    """Split a text at the commas and semicolons outside all brackets. None: a bracket is not closed."""
+def _split(text: str, signs: str = ",;") -> list[str] | None:
+    """Split a text at signs outside all brackets. None: a bracket is not closed."""
     parts = []
     level = 0
     start = 0
@@ -327,7 +342,7 @@ def _split(text: str) -> list[str] | None:
             level += 1
         elif character in _CLOSING:
             level -= 1
-        elif character in ",;" and level == 0:
+        elif character in signs and level == 0:
             parts.append(text[start:place])
             start = place + 1
         if level < 0:

@@ -9,20 +9,25 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-_SIGN = re.compile(r"(\\(?:le|ge|lt|gt)(?![A-Za-z])|[<>]=?)")
-_NAME = re.compile(r" ?[A-Za-z](?:_\{?\w\}?)?(?: ?\([a-z]\))? ?")
+from brorl_graders.verifiers.math.expression import VARIABLE
+
+_SIGN = re.compile(r"(\\(?:le|ge|lt|gt)(?![A-Za-z])|[<>])")
+_NAME = re.compile(rf" ?(?P<letter>{VARIABLE})(?:_\{{?\w\}}?)?(?: ?\([a-z]\))? ?")
 _INDEX = r"(?: ?_ ?(?:\w|\{(?:[^{}]|\{[^{}]*\})*\}))?"
-NAME = re.compile(  # before the equals sign: `x`, `S_n`, `f'(2)`, `P(A \cap B)`, `\overline{AB}`, `\text{Area}`
-    r"(?P<name>(?:\\text ?\{[A-Za-z ]+\}|m?\\(?:angle|overline|triangle) ?\{? ?[A-Z]{1,3} ?\}?"
-    r"|\\vec ?\{? ?[A-Za-z]{1,2} ?\}?|\|? ?[A-Z]{2,4} ?\|?"
-    r"|\[[A-Z]{3,4}\]|[A-Za-z]|\\(?:alpha|beta|gamma|theta|lambda|mu|phi|omega|sigma|Delta)"
-    r"|\\(?:arc)?(?:sin|cos|tan)(?= ?\())"
-    rf"{_INDEX}'*{_INDEX}(?P<call> ?\([^()=]*\))?) ?= ?(?=\S)"
+_THING = (
+    r"(?:\\text ?\{[A-Za-z ]+\}(?: ?[A-Z]{1,4})?|\\(?:Pr|mathbb ?\{? ?[PE] ?\}?)(?= ?[(\[])"
+    r"|m?\\(?:angle|overline|triangle) ?\{? ?[A-Z]{1,3} ?\}?"
+    rf"|\\vec ?\{{? ?[A-Za-z]{{1,2}} ?\}}?|\|? ?[A-Z]{{2,4}} ?\|?|\[[A-Z]{{3,4}}\]|[A-Za-z]|{VARIABLE}"
+    rf"|\\?(?:arc)?(?:sin|cos|tan)(?= ?\()){_INDEX}'*{_INDEX}"
+)
+NAME = re.compile(  # before the equals sign: `x`, `f'(2)`, `P(A \cap B)`, `\overline{AB}`, `\text{Area}`, `a:b`
+    rf"(?P<name>(?:{_THING}(?P<call> ?\([^()]*\))?|{_THING}(?: ?[:/] ?{_THING})+"
+    rf"|\\frac ?\{{ ?{_THING} ?\}} ?\{{ ?{_THING} ?\}})) ?= ?(?=\S)"
 )
 _JOINT = re.compile(
     r"\\text ?\{ ?,? ?(?:and|or),? ?\}|(?<![A-Za-z\\{])(?:and|or)(?![A-Za-z])|\\(?:lor|land|vee|wedge)|[,;]"
 )
-_LETTER = re.compile(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])")
+_LETTER = re.compile(VARIABLE)
 
 
 class Bounds(NamedTuple):
@@ -40,8 +45,13 @@ def is_inequality(text: str) -> bool:
 
 
 def is_solved(text: str) -> bool:
-    """Return whether every inequality in a text is solved. Commas, "and" or "or" stand between several ones."""
-    return all(read_bounds(part) is not None or not is_inequality(part) for part in split_at_joints(text))
+    """Return whether every inequality in a text is solved. Commas, "and" or "or" stand between several ones.
+
+    The conditions of a function that is defined by cases count as solved.
+    """
+    return "{cases}" in text or all(
+        read_bounds(part) is not None or not is_inequality(part) for part in split_at_joints(text)
+    )
 
 
 def split_at_joints(text: str) -> list[str]:
@@ -62,7 +72,8 @@ def read_bounds(text: str) -> Bounds | None:
         # `x < 3` is now `3 > x`
     name = sides[1]
     ends = [sides[0], *sides[2:]]
-    if _NAME.fullmatch(name) is None or any(name[0] in _LETTER.findall(end) for end in ends):
+    found = _NAME.fullmatch(name)
+    if found is None or any(found["letter"] in _LETTER.findall(end) for end in ends):
         return None
     if len(signs) == 1:
         ends.append("")
@@ -77,14 +88,15 @@ def read_bounds(text: str) -> Bounds | None:
 
 def _points_up(sign: str) -> bool:
     """Return whether the right side of a comparison is the larger one."""
-    return sign[0] == "<" or sign in ("\\le", "\\lt")
+    return sign in ("<", "\\le", "\\lt")
 
 
 def _has_equality(sign: str) -> bool:
-    return sign.endswith("=") or sign in ("\\le", "\\ge")
+    return sign in ("\\le", "\\ge")
 
 
 def _turned(sign: str) -> str:
     """Return the sign of a comparison whose sides are exchanged."""
-    is_equal = "=" if _has_equality(sign) else ""
-    return (">" if _points_up(sign) else "<") + is_equal
+    if _has_equality(sign):
+        return "\\ge" if _points_up(sign) else "\\le"
+    return ">" if _points_up(sign) else "<"

@@ -13,6 +13,11 @@ _DENIED = re.compile(  # before an answer, such as "I doubt that the answer is"
     r"|assume|assuming|supposing|(?:may|might|could|would) (?:think|say|guess|believe)|tempt(?:ed|ing))\b[^.,;:!?\n]*$",
     re.IGNORECASE,
 )
+_DENIED_AT = re.compile(
+    r"\b(?:not|never|cannot|can't|couldn't|isn't|aren't)(?:\s|\$|\\[(\[]|equal(?: to)?\b|be\b|[A-Za-z]\s*=)*$"
+    r"|\b(?:doubt|deny)\b[^.,;:\n]*$",
+    re.IGNORECASE,
+)
 _NO = r"(?:the|my|right|correct|possible|valid|it|true|what|an? (?:valid|possible|correct))"
 _BAD = r"(?:wrong|incorrect|impossible|false|invalid|a mistake)"
 _SIZE = r"too (?:large|big|small|high|low|much|many|few|long|short)"
@@ -45,6 +50,11 @@ _LAST_NUMBER = re.compile(r"(\d+(?:\.\d+)?)[^\d]*$")
 def is_denied_before(text: str, place: int) -> bool:
     """Return whether the clause before a position in a text denies or doubts what follows."""
     return _DENIED.search(text, max(place - MAX_SENTENCE, 0), place) is not None
+
+
+def is_denied_at(text: str, place: int) -> bool:
+    """Return whether the words right before a position in a text deny what follows, as in "x cannot be 8"."""
+    return _DENIED_AT.search(text, max(place - MAX_SENTENCE, 0), place) is not None
 
 
 def is_taken_back(text: str, place: int) -> bool:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from itertools import pairwise
 
+from brorl_graders.verifiers.math.expression import VARIABLE
 from brorl_graders.verifiers.math.kinds import Expression, Group, Named, Quantity, Reading, Words
 from brorl_graders.verifiers.math.relation import read_bounds
 from brorl_graders.verifiers.math.value import Value
@@ -15,6 +16,7 @@ from brorl_graders.verifiers.math.words import NONE
 ReadOne = Callable[[str], Reading | None]
 LEAST = Quantity(Value(complex(-math.inf)))
 LARGEST = Quantity(Value(complex(math.inf)))
+ALL_REALS = Group("()", (LEAST, LARGEST))
 ONE_OR_OTHER = re.compile(r"\\text ?\{ ?,? ?or ?\}|(?<![A-Za-z\\{])or(?![A-Za-z])|\\(?:lor|vee)(?![A-Za-z])")
 _BOTH = re.compile(r"\\text ?\{ ?,? ?and ?\}|(?<![A-Za-z\\{])and(?![A-Za-z])|\\(?:land|wedge)(?![A-Za-z])")
 _REALS = r"\\mathbb ?\{? ?R ?\}?"
@@ -22,17 +24,25 @@ _ALL_REALS = re.compile(
     r"(?:\\text ?\{ ?)?(?:the set of )?all real(?: number)?s(?: ?\}|(?P<but> except(?: for)? ?\}? ?)(?P<left_out>.+))?",
     re.IGNORECASE,
 )
-_REAL = re.compile(rf"^[A-Za-z] ?\\in ?{_REALS}(?: ?(?:,|\\text ?\{{ ?(?:and|with|where) ?\}})| ?(?=\\setminus|$)) ?")
+_REAL = re.compile(rf"^{VARIABLE} ?\\in ?{_REALS}(?: ?(?:,|\\text ?\{{ ?(?:and|with|where) ?\}})| ?(?=\\setminus|$)) ?")
 _BUILDER = re.compile(
-    rf"\\\{{ ?(?P<name>[A-Za-z]) ?(?:\\in ?{_REALS})? ?(?:[:|]|\\mid(?![A-Za-z])) ?(?P<condition>.*?) ?\\\}}"
+    rf"\\\{{ ?(?P<name>{VARIABLE}) ?(?:\\in ?{_REALS})? ?(?:[:|]|\\mid(?![A-Za-z])) ?(?P<condition>.*?) ?\\\}}"
 )
-_EXCEPT = re.compile(rf"(?:(?P<name>[A-Za-z]) ?\\ne ?|{_REALS} ?(?:\\setminus|-) ?(?=\\\{{|[(\[]))(?P<left_out>.+)")
-_MEMBER = re.compile(r"(?P<name>[A-Za-z](?:_\{?\w\}?)?) ?\\in ?(?=[(\[\\])")
+_EXCEPT = re.compile(
+    rf"(?:(?P<name>{VARIABLE}) ?\\ne ?|(?:{_REALS}|(?P<base>[(\[][^()\[\]]+[)\]])) ?(?:\\setminus|-) ?(?=\\\{{|[(\[]))"
+    r"(?P<left_out>.+)"
+)
+_MEMBER = re.compile(rf"(?:(?P<name>{VARIABLE}(?:_\{{?\w\}}?)?)|\([^()]+\)) ?\\in ?(?=[(\[\\])")
 _UNION = re.compile(r"\\cup(?![A-Za-z])")
 
 
 def read_intersection(text: str, read_one: ReadOne) -> Reading | None:
-    """Read two solved inequalities with "and" between them as one interval. None: the text is something else."""
+    """Read two solved inequalities with "and" between them as one interval. None: the text is something else.
+
+    Values that are left out, as in `x \\ge 3, x \\ne 5`, cut the interval.
+    """
+    if "\\ne" in text:
+        return _without_points(text, read_one)
     parts = _BOTH.split(text)
     if len(parts) != 2:
         return None
@@ -46,6 +56,39 @@ def read_intersection(text: str, read_one: ReadOne) -> Reading | None:
     if not low.value.value.real < high.value.value.real:
         return Words(NONE)
     return Named(one.name, Group(opening + closing, (low, high)))
+
+
+def _without_points(text: str, read_one: ReadOne) -> Reading | None:
+    parts = [part.strip() for part in _BOTH.sub(",", text).split(",") if part.strip()]
+    bounds = [part for part in parts if "\\ne" not in part]
+    interval: Reading | None = ALL_REALS
+    if bounds:
+        interval = read_one(bounds[0]) if len(bounds) == 1 else read_intersection(" \\land ".join(bounds), read_one)
+    left_out = [found for found in map(_EXCEPT.fullmatch, parts) if found]
+    names = {found["name"] for found in left_out}
+    if isinstance(interval, Named):
+        names.add(interval.name)
+        interval = interval.reading
+    union = _cut(interval, [read_one(found["left_out"]) for found in left_out]) if interval else None
+    is_whole = len(left_out) + len(bounds) == len(parts) and len(names) == 1
+    return Named(names.pop(), union) if union and is_whole else None
+
+
+def _cut(interval: Reading | None, left_out: list[Reading | None]) -> Group | None:
+    """Return an interval without some numbers between its ends. None: they are no such numbers."""
+    numbers = [value for value in left_out if isinstance(value, Quantity) and not value.value.has_variables]
+    is_interval = isinstance(interval, Group) and len(interval.brackets) == len(interval.items) == 2
+    if not isinstance(interval, Group) or not is_interval or not numbers or len(numbers) < len(left_out):
+        return None
+    numbers.sort(key=lambda number: number.value.value.real)
+    ends = [interval.items[0], *numbers, interval.items[1]]
+    places = [end.value.value.real for end in ends if isinstance(end, Quantity)]
+    if len(places) < len(ends) or any(low >= high for low, high in pairwise(places)):
+        return None
+    parts = [Group("()", pair) for pair in pairwise(ends)]
+    parts[0] = parts[0]._replace(brackets=interval.brackets[0] + ")")
+    parts[-1] = parts[-1]._replace(brackets="(" + interval.brackets[1])
+    return Group("U", tuple(parts))
 
 
 def _finite_ends(interval: Reading) -> list[tuple[str, str, Quantity]]:
@@ -67,12 +110,12 @@ def read_set(text: str, read_one: ReadOne) -> Reading | None:
     if in_words:
         text = f"\\mathbb{{R}} \\setminus \\{{{in_words['left_out']}\\}}" if in_words["but"] else "\\mathbb{R}"
     if text == "\\mathbb{R}":
-        return Group("()", (LEAST, LARGEST))
+        return ALL_REALS
     if "\\" not in text:
         return None
     text = _REAL.sub("", text)
     if not text:
-        return Group("()", (LEAST, LARGEST))
+        return ALL_REALS
     builder = _BUILDER.fullmatch(text)
     if builder:
         condition = read_intersection(builder["condition"], read_one) or read_one(builder["condition"])
@@ -82,7 +125,7 @@ def read_set(text: str, read_one: ReadOne) -> Reading | None:
     if member and inner == Words(NONE):
         return inner
     if member and isinstance(inner, Group):
-        return Named(member["name"], inner)
+        return Named(member["name"], inner) if member["name"] else inner
     if _UNION.search(text):
         return _union(text, read_one)
     return _all_but(text, read_one)
@@ -94,19 +137,14 @@ def _all_but(text: str, read_one: ReadOne) -> Reading | None:
     if found is None:
         return None
     interval = read_one(found["left_out"])
-    if isinstance(interval, Group) and interval.brackets in ("()", "(]", "[)", "[]"):
+    if not found["base"] and isinstance(interval, Group) and interval.brackets in ("()", "(]", "[)", "[]"):
         low, high = interval.items
         closing = ")" if interval.brackets[0] == "[" else "]"
         opening = "(" if interval.brackets[1] == "]" else "["
         return Group("U", (Group("(" + closing, (LEAST, low)), Group(opening + ")", (high, LARGEST))))
     values = [read_one(item.strip()) for item in found["left_out"].removeprefix("\\{").removesuffix("\\}").split(",")]
-    numbers = [value for value in values if isinstance(value, Quantity) and not value.value.has_variables]
-    if not numbers or len(numbers) < len(values):
-        return None
-    numbers.sort(key=lambda number: number.value.value.real)
-    ends = [LEAST, *numbers, LARGEST]
-    union = Group("U", tuple(Group("()", pair) for pair in pairwise(ends)))
-    return Named(found["name"], union) if found["name"] else union
+    union = _cut(read_one(found["base"]) if found["base"] else ALL_REALS, values)
+    return Named(found["name"], union) if found["name"] and union else union
 
 
 def read_alternatives(text: str, read_one: ReadOne) -> Reading | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from brorl_graders.verifiers.math.equation import is_to_be_solved
 from brorl_graders.verifiers.math.notation import in_one_notation, without_roots_in_words
 from brorl_graders.verifiers.math.number_words import (
     SCALES,
@@ -19,13 +20,14 @@ from brorl_graders.verifiers.math.number_words import (
 )
 from brorl_graders.verifiers.math.quantity import read_quantity
 from brorl_graders.verifiers.math.reading import is_plain, read
-from brorl_graders.verifiers.math.remarks import is_denied_before, is_taken_back, without_remarks
+from brorl_graders.verifiers.math.remarks import is_denied_at, is_denied_before, is_taken_back, without_remarks
 from brorl_graders.verifiers.math.units import read_unit
 from brorl_graders.verifiers.math.words import DATE_IN_TEXT
 
 MAX_STATEMENT = 400  # characters after "answer is"
 MAX_BARE = 500  # characters of a text that is only an answer
 MAX_BEFORE = 40  # characters around a number in which a date or a first unit is looked for
+PERCENT = ("percent", "per cent")
 FEW_WORDS = 3  # words before a number that may change it
 MAX_WORDS = 6  # words of an answer in words
 _MARK = re.compile(
@@ -34,7 +36,8 @@ _MARK = re.compile(
     r"(?::|\b(?:est|es|ist|lautet|\u00e8|\u00e9)\b)"
     r"|\u0111\u00e1p \u00e1n l\u00e0"
     r"|\u7b54[ \t]*[:\uff1a]|\u7b54\u6848[ \t]*(?:[:\uff1a]|\u662f|\u4e3a)|\u7b54\u3048\u306f"
-    r"|\banswers?\b(?:[ \t]*[:=]|[ \t]*\n|(?:[ \t]+(?:to|for|of|in|here)\b[^\n]{0,80}?)?"
+    r"|\b(?:it|program|code|function|script)[ \t]+(?:prints|returns|outputs)\b:?"
+    r"|\b(?:answers?|output)\b(?:[ \t]*[:=]|[ \t]*\n|(?:[ \t]+(?:to|for|of|in|here)\b[^\n]{0,80}?)?"
     r"[ \t]+(?:is|are|was|were|equals?|(?:would|will|should|must)[ \t]+be)\b[ \t]*:?)",
     re.IGNORECASE,
 )
@@ -43,8 +46,8 @@ _FORMULA = re.compile(
     r"|\\\((?P<round>(?:[^\\]|\\(?![()]))+)\\\)|\\\[(?P<square>(?:[^\\]|\\(?![\[\]]))+)\\\]",
     re.DOTALL,
 )
-_BETWEEN = re.compile(r"\s*(?:,|;|,?\s*(?:and|or))\s*")
-_BOLD = re.compile(r"(?<![\w)])\*\*|\*\*(?![\w(\\])|`")
+_BETWEEN = re.compile(r"\s*(?:,?\s*(?:and|or)|,|;)\s*")
+_BOLD = re.compile(r"(?<![\w)])\*\*|\*\*(?![\w(\\])|(?<!`)`(?!`)|```|</?(?:b|strong|i|em)>")
 _PIECES = (
     r"\{,\}",
     r"[-+*/^=<>%!|(){}\[\]_\d \t]",
@@ -73,35 +76,9 @@ _ONLY_WORDS = re.compile(r"[“\"‘]?[^\W\d_](?:[^\W\d_]|[\u0300-\u036f'’&“
 _COUNTED = re.compile(r"[-+]?[^A-Za-z=]*\d[^A-Za-z=]*[A-Za-z][A-Za-z '/^{}²³]*\d?\}?\.?")  # 5 apples, 12.5 m/s^2
 _COMMAND = re.compile(r"\\(?:text|textbf|mathrm|operatorname|begin|end|mbox) ?\{[^{}]*\}|\\[A-Za-z]+")
 _WORD = re.compile(r"(?<![A-Za-z\d{])[A-Za-z]{2,}(?![A-Za-z}^_])")  # no match in 3qr and {CD}
-_FUNCTIONS = frozenset(
-    (
-        "arcsin",
-        "arccos",
-        "arctan",
-        "exp",
-        "sinh",
-        "cosh",
-        "tanh",
-        "inf",
-        "infinity",
-        "sin",
-        "cos",
-        "tan",
-        "log",
-        "ln",
-        "sqrt",
-        "pi",
-        "max",
-        "min",
-        "mod",
-        "or",
-        "and",
-        "abs",
-        "base",
-        "cbrt",
-        "choose",
-    )
-)
+_FUNCTION_NAMES = """arcsin arccos arctan exp sinh cosh tanh inf infinity sin cos tan log ln sqrt pi max min mod or and
+abs base cbrt choose floor ceil"""
+_FUNCTIONS = frozenset(_FUNCTION_NAMES.split())
 _SENTENCE = re.compile(  # such as "the value of x is …"
     r"[A-Za-z]{2,}\b[^\n]{0,200}?\b(?:is|are|equals)\b[ \t]*:?[ \t]*"
     r"(?=[^\n]*(?:\d|\$|\\\())"
@@ -310,6 +287,7 @@ def _is_changed_at_the_end(text: str, start: int, end: int) -> bool:
         or _DENIED.search(few) is not None
         or (next_word is not None and follows_as_a_change(next_word[1]))
         or changes_in_another_language(text, start, end)
+        or is_denied_at(text, start)
         or is_taken_back(text, end)
     )
 
@@ -340,10 +318,10 @@ def _group(text: str, first: re.Match[str]) -> str:
         place = formula.end()
         between = _BETWEEN.match(text, place)
         formula = _FORMULA.match(text, between.end()) if between else None
+    while len(contents) > 1 and is_to_be_solved(in_one_notation(contents[0])):
+        contents = contents[1:]
     joined = ", ".join(contents)
-    if len(contents) > 1:
-        return joined
-    return joined + _unit_at(text, place)
+    return joined if len(contents) > 1 else joined + _unit_at(text, place)
 
 
 def _trimmed(text: str, run: re.Match[str]) -> str | None:
@@ -375,7 +353,7 @@ def _unit_at(text: str, place: int) -> str:
     if unit is None:
         return ""
     name = unit[0].strip()
-    is_unit = name != "in" and read_unit(name) is not None  # "5 in all" has no inches
+    is_unit = name in PERCENT or (name != "in" and read_unit(name) is not None)  # "5 in all" has no inches
     return f" {name}" if is_unit else ""
 
 

@@ -68,115 +68,49 @@ _METRIC = {
     "bit": ("bit",),
     "pc": ("parsec",),
 }
-_OTHERS: dict[str, tuple[str, Fraction | int]] = {
-    "atm": ("Pa", 101325),
-    "atmosphere": ("Pa", 101325),
-    "mmHg": ("torr", 1),
-    "torr": ("torr", 1),
-    "psi": ("psi", 1),
-    "BTU": ("btu", 1),
-    "btu": ("btu", 1),
-    "horsepower": ("hp", 1),
-    "hp": ("hp", 1),
-    "Å": ("m", Fraction(1, 10**10)),
-    "angstrom": ("m", Fraction(1, 10**10)),
-    "ha": ("hectare", 1),
-    "hectare": ("hectare", 1),
-    "cal": ("J", Fraction(4184, 1000)),
-    "calorie": ("J", Fraction(4184, 1000)),
-    "kcal": ("J", 4184),
-    "kilocalorie": ("J", 4184),
-    "tonne": ("g", 10**6),
-    "quintal": ("g", 10**5),
-    "carat": ("g", Fraction(1, 5)),
-    "stone": ("ounce", 224),
-    "grain": ("grain", 1),
-    "knot": ("knot", 1),
-    "kn": ("knot", 1),
-    "fathom": ("inch", 72),
-    "furlong": ("inch", 7920),
-    "rod": ("inch", 198),
-    "league": ("inch", 190080),
-    "ly": ("ly", 1),
-    "lightyear": ("ly", 1),
-    "au": ("au", 1),
-    "AU": ("au", 1),
-    "cup": ("gallon", Fraction(1, 16)),
-    "pint": ("gallon", Fraction(1, 8)),
-    "pt": ("gallon", Fraction(1, 8)),
-    "quart": ("gallon", Fraction(1, 4)),
-    "qt": ("gallon", Fraction(1, 4)),
-    "tablespoon": ("gallon", Fraction(1, 256)),
-    "tbsp": ("gallon", Fraction(1, 256)),
-    "teaspoon": ("gallon", Fraction(1, 768)),
-    "tsp": ("gallon", Fraction(1, 768)),
-    "barrel": ("barrel", 1),
-    "bushel": ("bushel", 1),
-    "decade": ("month", 120),
-    "century": ("month", 1200),
-    "centurie": ("month", 1200),
-    "fortnight": ("s", 14 * 86400),
-    "rpm": ("rpm", 1),
-    "dB": ("dB", 1),
-    "decibel": ("dB", 1),
-    "mole": ("mol", 1),
-    "poise": ("poise", 1),
-    "dyn": ("N", Fraction(1, 10**5)),
-    "dyne": ("N", Fraction(1, 10**5)),
-    "erg": ("J", Fraction(1, 10**7)),
-    "gauss": ("T", Fraction(1, 10**4)),
-    "rupee": ("rupee", 1),
-    "yen": ("yen", 1),
-    "yuan": ("yuan", 1),
-    "peso": ("peso", 1),
-    "franc": ("franc", 1),
-    "gradian": ("degree", Fraction(9, 10)),
-    "arcminute": ("degree", Fraction(1, 60)),
-    "arcsecond": ("degree", Fraction(1, 3600)),
-    "revolution": ("revolution", 1),
-    "mil": ("mil", 1),
-    "l": ("L", 1),
-    "min": ("s", 60),
-    "minute": ("s", 60),
-    "h": ("s", 3600),
-    "hr": ("s", 3600),
-    "hour": ("s", 3600),
-    "day": ("s", 86400),
-    "week": ("s", 7 * 86400),
-    "month": ("month", 1),
-    "year": ("month", 12),
-    "yr": ("month", 12),
-    "in": ("inch", 1),
-    "inch": ("inch", 1),
-    "inche": ("inch", 1),
-    "ft": ("inch", 12),
-    "foot": ("inch", 12),
-    "feet": ("inch", 12),
-    "yd": ("inch", 36),
-    "yard": ("inch", 36),
-    "mi": ("inch", 63360),
-    "mile": ("inch", 63360),
-    "oz": ("ounce", 1),
-    "ounce": ("ounce", 1),
-    "lb": ("ounce", 16),
-    "pound": ("ounce", 16),
-    "ton": ("g", 10**6),
-    "gal": ("gallon", 1),
-    "gallon": ("gallon", 1),
-    "acre": ("acre", 1),
-    "^\\circ": ("degree", 1),
-    "deg": ("degree", 1),
-    "degree": ("degree", 1),
-    "rad": ("radian", 1),
-    "radian": ("radian", 1),
-    "cent": ("dollar", Fraction(1, 100)),
-    "dollar": ("dollar", 1),
-    "USD": ("dollar", 1),
-    "EUR": ("euro", 1),
-    "euro": ("euro", 1),
-    "\\omega": ("Ω", 1),
-    "\\Omega": ("Ω", 1),
-}
+_OTHERS = r"""
+Pa: 101325 atm atmosphere
+torr: 1 mmHg torr
+psi: 1 psi
+btu: 1 BTU btu
+hp: 1 horsepower hp
+m: 1/10000000000 Å angstrom
+hectare: 1 ha hectare
+J: 1/10000000 erg; 523/125 cal calorie; 4184 kcal kilocalorie
+g: 1/5 carat; 100000 quintal; 1000000 tonne ton
+ounce: 1 oz ounce; 16 lb pound; 224 stone
+grain: 1 grain
+knot: 1 knot kn
+inch: 1 in inch inche; 12 ft foot feet; 36 yd yard; 72 fathom; 198 rod; 7920 furlong; 63360 mi mile; 190080 league
+ly: 1 ly lightyear
+au: 1 au AU
+gallon: 1/768 teaspoon tsp; 1/256 tablespoon tbsp; 1/16 cup; 1/8 pint pt; 1/4 quart qt; 1 gal gallon
+barrel: 1 barrel
+bushel: 1 bushel
+month: 1 month; 12 year yr; 120 decade; 1200 century centurie
+s: 60 min minute; 3600 h hr hour; 86400 day; 604800 week; 1209600 fortnight
+rpm: 1 rpm
+dB: 1 dB decibel
+mol: 1 mole
+poise: 1 poise
+N: 1/100000 dyn dyne
+T: 1/10000 gauss
+rupee: 1 rupee
+yen: 1 yen
+yuan: 1 yuan
+peso: 1 peso
+franc: 1 franc
+degree: 1/3600 arcsecond; 1/60 arcminute; 9/10 gradian; 1 ^\circ deg degree
+revolution: 1 revolution
+mil: 1 mil
+L: 1 l
+acre: 1 acre
+celsius: 1 celsius
+fahrenheit: 1 fahrenheit
+radian: 1 rad radian
+dollar: 1/100 cent; 1 dollar USD
+euro: 1 EUR euro
+"""
 _WHOLE_WORDS = {
     "mph": "mi/h",
     "kmh": "km/h",
@@ -184,11 +118,15 @@ _WHOLE_WORDS = {
     "kwh": "kW h",
 }
 _TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
+_FRACTION = re.compile(r"\\frac ?\{((?:[^{}]|\{[^{}]*\})*)\} ?\{((?:[^{}]|\{[^{}]*\})*)\}")
+_TEMPERATURE = re.compile(r"(?:\^\s*\\circ|\bdegrees?)\s*(?:C(?:elsius)?|(F)(?:ahrenheit)?)(?![A-Za-z])", re.IGNORECASE)
+_PREFIXED = re.compile(r"(?:(?<![A-Za-z])([kMGm]) ?)?\\[oO]mega(?![A-Za-z])")  # also `\text{k}\Omega`
+_MICRO = re.compile(r"\\mu\s*(?=[A-Za-zΩ])")
 _PER = re.compile(r"\bper\b")
 _POWER_WORD = re.compile(r"\b(square|sq|cubic|cu)\b\.? ?([A-Za-z]+)", re.IGNORECASE)
 _BELOW = re.compile(r"/ ?\(([^()]*)\)$")
 _ATOM = re.compile(
-    r" ?(?P<sign>[/*]|\\cdot|\\times)? ?(?P<name>\^\\circ|\\[oO]mega|[A-Za-zμΩ]+)\.?"
+    r" ?(?P<sign>[/*]|\\cdot|\\times)? ?(?P<name>\^\\circ|[A-Za-zμΩ]+)\.?"
     r"(?: ?\^ ?(?P<power>-?\d)|(?P<digit>-?\d))?"
 )
 
@@ -198,6 +136,15 @@ class Unit(NamedTuple):
 
     powers: frozenset[tuple[str, int]]
     factor: Fraction
+
+
+DEGREE = Unit(frozenset({("degree", 1)}), Fraction(1))
+_WARM = {("celsius", 1), ("fahrenheit", 1)}
+
+
+def are_alike(one: Unit, other: Unit) -> bool:
+    """Return whether two units measure the same. A degree may be one of temperature."""
+    return one.powers == other.powers or (DEGREE in (one, other) and not {*one.powers, *other.powers}.isdisjoint(_WARM))
 
 
 def unknown_unit(words: str) -> Unit:
@@ -211,9 +158,10 @@ def read_unit(text: str) -> Unit | None:
     """Return the unit of measurement that a text in plain LaTeX names, or None if the unit is unknown."""
     if len(text) > MAX_LENGTH:
         return None
-    plain = _TEXT.sub(r" \1 ", text).replace("{", "").replace("}", "").strip()
-    plain = _BELOW.sub(r"/\1", plain)
-    plain = _PER.sub("/", plain)
+    plain = _TEXT.sub(r" \1 ", _FRACTION.sub(r"\1/(\2)", text)).replace("{", "").replace("}", "")
+    plain = _MICRO.sub("μ", _PREFIXED.sub(r"\1Ω", plain)).strip()
+    plain = _TEMPERATURE.sub(lambda found: "fahrenheit" if found[1] else "celsius", plain)
+    plain = _PER.sub("/", _BELOW.sub(r"/\1", plain)).rstrip()
     plain = _POWER_WORD.sub(_with_power, plain)
     plain = _WHOLE_WORDS.get(plain.lower(), plain)
     powers: dict[str, int] = {}
@@ -266,8 +214,11 @@ def _symbols() -> dict[str, tuple[str, Fraction]]:
         found[symbol] = (symbol, Fraction(1))
         for prefix, worth in _PREFIXES.items():
             found[prefix + symbol] = (symbol, worth)
-    for name, (base, number) in _OTHERS.items():
-        found[name] = (base, Fraction(number))
+    for row in _OTHERS.strip().split("\n"):
+        base, _, worths = row.partition(": ")
+        for names_of_one in worths.split("; "):
+            number, *names = names_of_one.split()
+            found |= dict.fromkeys(names, (base, Fraction(number)))
     return found
 
 

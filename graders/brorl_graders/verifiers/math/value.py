@@ -65,14 +65,7 @@ _CONSTANTS: dict[str, complex] = {"e": complex(math.e), "i": 1j, "\\pi": complex
 _NO_VARIABLES = frozenset("do")  # the differential d, and the o that looks like zero
 
 
-class Number(NamedTuple):
-    """A number with the precision at which it was written."""
-
-    value: Fraction
-    last_place: Fraction = Fraction(0)  # unit of a decimal's last digit; 0: the number is exact
-
-
-def read_number(text: str) -> Number | None:
+def read_number(text: str) -> Value | None:
     """Return the number that a text in plain LaTeX consists of, or None if the text is no plain number."""
     if not text or len(text) > MAX_NUMBER:
         return None
@@ -81,40 +74,37 @@ def read_number(text: str) -> Number | None:
     if in_brackets:
         plain = in_brackets[1].strip()
     sign = _SIGN.match(plain)
-    if sign is None:
-        return _unsigned(plain)
-    number = _unsigned(plain[sign.end() :])
-    if number is None or sign[0][0] == "+":
-        return number
-    return Number(-number.value, number.last_place)
+    number = _unsigned(plain[sign.end() :] if sign else plain)
+    if number is None:
+        return None
+    return number._replace(value=-number.value if sign and sign[0][0] == "-" else number.value, text=text)
 
 
-def are_equal(one: Number, other: Number, tolerance: float = 0.0) -> bool:
+def _are_equal(one: Fraction, other: Fraction, place: Fraction, tolerance: float) -> bool:
     """Return whether two numbers are the same as written, or differ by at most `tolerance` of the larger one.
 
-    A rounded or cut-off decimal equals the number that it abbreviates.
+    A decimal that is rounded or cut off after `place`, if that is not 0, equals the number that it abbreviates.
     """
-    difference = abs(one.value - other.value)
+    difference = abs(one - other)
     if difference == 0:
         return True
-    size = max(abs(one.value), abs(other.value))
+    size = max(abs(one), abs(other))
     if difference <= Fraction(tolerance) * size:
         return True
-    place = max(one.last_place, other.last_place)
     is_rounded = 2 * difference <= place and difference <= ROUNDED * size
     is_cut_off = difference < place and difference <= CUT_OFF * size
     return is_rounded or is_cut_off
 
 
-def _unsigned(text: str) -> Number | None:
+def _unsigned(text: str) -> Value | None:
     if text.isdecimal():
-        return Number(Fraction(int(text)))
+        return Value(Fraction(int(text)))
     found = _SCIENTIFIC.fullmatch(text)
     if found:
         return _scientific(found)
     found = _TEN.fullmatch(text)
     if found:
-        return Number(Fraction(10) ** int(found["exponent"]))
+        return Value(Fraction(10) ** int(found["exponent"]))
     found = _FRACTION.fullmatch(text)
     if found:
         return _fraction(found)
@@ -124,7 +114,7 @@ def _unsigned(text: str) -> Number | None:
     return None
 
 
-def _scientific(found: re.Match[str]) -> Number:
+def _scientific(found: re.Match[str]) -> Value:
     written = found["mantissa"].replace(",", "").replace(" ", "")
     exponent = int(found["exponent"] or found["short"] or 0)
     whole, point, places = written.partition(".")
@@ -132,10 +122,10 @@ def _scientific(found: re.Match[str]) -> Number:
     digits = int(whole + places)
     is_exact = not point and found["exponent"] is None and found["short"] is None
     error = Fraction(0) if is_exact else power
-    return Number(digits * power, error)
+    return Value(digits * power, last_place=error)
 
 
-def _fraction(found: re.Match[str]) -> Number | None:
+def _fraction(found: re.Match[str]) -> Value | None:
     """Read `3/4`, `\\frac{3}{4}` or the mixed number `2 3/4`, whose parts may be decimals."""
     top = _decimal(found["top"] or found["over"])
     bottom = _decimal(found["bottom"] or found["under"])
@@ -143,10 +133,10 @@ def _fraction(found: re.Match[str]) -> Number | None:
         return None
     ratio = top / bottom
     if found["whole"] is None:
-        return Number(ratio)
+        return Value(ratio)
     if not 0 <= ratio < 1:
         return None
-    return Number(int(found["whole"]) + ratio)
+    return Value(int(found["whole"]) + ratio)
 
 
 def _decimal(text: str) -> Fraction | None:
@@ -156,14 +146,14 @@ def _decimal(text: str) -> Fraction | None:
         return None
 
 
-def _repeating(found: re.Match[str]) -> Number:
+def _repeating(found: re.Match[str]) -> Value:
     """Read a repeating decimal: `0.1\\overline{6}`, `0.1(6)` or `0.1666...`."""
     groups = found.groupdict()
     period = groups["period"] or groups["bracketed"]
     fixed = found["fixed"]
     whole = Fraction(int(found["whole"] + fixed), 10 ** len(fixed))
     repeated = Fraction(int(period), 10 ** len(period) - 1)
-    return Number(whole + repeated / 10 ** len(fixed))
+    return Value(whole + repeated / 10 ** len(fixed))
 
 
 class Value(NamedTuple):
@@ -193,11 +183,7 @@ def compare(one: Value, other: Value, tolerance: float = 0.0) -> bool | None:
     """
     has_variables = one.has_variables or other.has_variables
     if isinstance(one.value, Fraction) and isinstance(other.value, Fraction) and not has_variables:
-        return are_equal(
-            Number(one.value, one.last_place),
-            Number(other.value, other.last_place),
-            tolerance,
-        )
+        return _are_equal(one.value, other.value, max(one.last_place, other.last_place), tolerance)
     try:
         first = complex(one.value)
         second = complex(other.value)

@@ -9,7 +9,7 @@ import re
 from fractions import Fraction
 
 from brorl_graders.verifiers.math.equality import MIN_WORD
-from brorl_graders.verifiers.math.kinds import Formula, Group, Named, Numeral, Quantity, Reading, Words
+from brorl_graders.verifiers.math.kinds import Group, Named, Quantity, Reading, Words, Written
 from brorl_graders.verifiers.math.notation import in_one_notation
 from brorl_graders.verifiers.math.reading import read
 
@@ -40,9 +40,7 @@ def _key(reading: Reading) -> str | None:
     if isinstance(reading, Words):
         is_word = len(reading.text) >= MIN_WORD or reading.text in _SMALL_WORDS
         return reading.text if is_word else None
-    if isinstance(reading, Formula):
-        return reading.text
-    return f"{reading.digits}_{reading.base}" if isinstance(reading, Numeral) else None
+    return reading.text if isinstance(reading, Written) else None
 
 
 def _key_of_quantity(quantity: Quantity) -> str | None:

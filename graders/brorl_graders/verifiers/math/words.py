@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from brorl_graders.verifiers.math.kinds import Formula, Numeral, Quantity, Words
+from brorl_graders.verifiers.math.expression import FUNCTIONS, ROOTS
+from brorl_graders.verifiers.math.kinds import Quantity, Words, Written
 from brorl_graders.verifiers.math.number_words import read_number_words
 from brorl_graders.verifiers.math.value import Value
 
@@ -14,6 +15,7 @@ _TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]*")
 _NUMERAL = re.compile(r"\(?(\d[0-9A-Fa-f]*)\)? ?(?:_ ?\{? ?\(?(?:base ?)?(\w+)\)? ?\}?|\(?(?:in )?base (\w+)\)?)")
 _BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9"}
+_BASES |= {"binary": "2", "bin": "2", "octal": "8", "oct": "8", "hexadecimal": "16", "hex": "16"}
 _CLOCK = re.compile(r"(\d{1,2}:\d\d(?::\d\d)?) ?(?:\\text ?\{ ?)?([ap])\.? ?m\.? ?\}?", re.IGNORECASE)
 _MONTH = (
     r"(?P<month>jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sep(?:t(?:ember)?)?"
@@ -37,43 +39,22 @@ _ELEMENT = r"(?:H|He|Li|Be|B|C|N|O|F|Ne|Na|Mg|Al|Si|P|S|Cl|Ar|K|Ca|Ti|Cr|Mn|Fe|N
 _FORMULA = re.compile(rf"(?:{_ELEMENT}\d*|\((?:{_ELEMENT}\d*)+\)\d*){{2,}}")
 _EMPTY = ("\\emptyset", "\\{\\}", "\\{ \\}")
 _TWICE = re.compile(r"(?:(\d[\d,]*) \(([A-Za-z -]+)\)|([A-Za-z -]+) \((\d[\d,]*)\))")
+_ARTICLE = re.compile(r"^(?:an?|the) (?=[a-z]{4})")
 _SMALL_WORDS = ("no", "am", "pm")
 NONE = "no solution"
-_ENDLESS = "infinitely many"
+ENDLESS = "infinitely many"
 _BEFORE_A_STATUS = re.compile(
     r"^(?:(?:there (?:is|are|exists?)|(?:the|this|it)(?: [a-z]+){0,2} has|we have|has|have|it"
     r"|(?:the )?(?:limit|value|answer)) (?:(?:is|are) )?)?"
 )
 _STATUSES = {
-    "no solution": NONE,
-    "no solutions": NONE,
-    "no solution exists": NONE,
-    "no solutions exist": NONE,
-    "no such solution": NONE,
-    "none": NONE,
-    "empty set": NONE,
-    "the empty set": NONE,
-    "no real solution": NONE,
-    "no real solutions": NONE,
-    "no real roots": NONE,
-    "no real root": NONE,
-    "does not exist": "dne",
-    "doesn't exist": "dne",
-    "do not exist": "dne",
-    "dne": "dne",
-    "undefined": "dne",
-    "not defined": "dne",
-    "no integer solutions": NONE,
-    "infinitely many": _ENDLESS,
-    "infinitely many solutions": _ENDLESS,
-    "infinite solutions": _ENDLESS,
-    "infinite number of solutions": _ENDLESS,
-    "an infinite number of solutions": _ENDLESS,
-    "an infinite number": _ENDLESS,
+    NONE: r"(?:the )?empty set|none|no (?:such |real |integer |rational |positive )*(?:solutions?|roots?)(?: exists?)?",
+    "dne": r"(?:does not|doesn't|do not) exist|dne|undefined|not defined",
+    ENDLESS: r"infinitely many(?: solutions)?|infinite solutions|(?:an )?infinite number(?: of solutions)?",
 }
 
 
-def read_numeral(text: str) -> Numeral | None:
+def read_numeral(text: str) -> Written | None:
     """Read a number that names its base, such as `101_2` and "101 (base 2)"."""
     if "_" not in text and "base" not in text:
         return None
@@ -81,7 +62,7 @@ def read_numeral(text: str) -> Numeral | None:
     if numeral is None:
         return None
     base = numeral[2] or numeral[3]
-    return Numeral(numeral[1].lower(), _BASES.get(base.lower(), base))
+    return Written(f"{numeral[1].lower()}_{_BASES.get(base.lower(), base)}")
 
 
 def read_date_or_time(text: str) -> Words | None:
@@ -102,12 +83,12 @@ def read_date_or_time(text: str) -> Words | None:
     return Words(plain) if _DIGITS_OF_A_DATE.fullmatch(plain) else None
 
 
-def read_formula(text: str) -> Formula | None:
+def read_formula(text: str) -> Written | None:
     """Read a chemical formula of two atoms or more of which one has a number, such as `C6H12O6`."""
     if "\\" in text.replace("\\text", "") or not any(map(str.isdigit, text)):
         return None
     plain = re.sub(r"\\text|[_{} ]", "", text)
-    return Formula(plain) if _FORMULA.fullmatch(plain) else None
+    return Written(plain) if _FORMULA.fullmatch(plain) else None
 
 
 def read_words(text: str) -> Words | Quantity | None:
@@ -119,11 +100,13 @@ def read_words(text: str) -> Words | Quantity | None:
     if _WORDS.fullmatch(plain) is None:
         return None
     words = " ".join(plain.lower().split())
+    if not {*FUNCTIONS, *ROOTS}.isdisjoint(words.split()):
+        return None
     number = read_number_words(words)
     if number is not None:
         return Quantity(Value(number))
     is_product = len(words) == 2 and words not in _SMALL_WORDS and not text.startswith("\\text")
-    return None if is_product else Words(_status(words) or words)
+    return None if is_product else Words(_status(words) or _ARTICLE.sub("", words))
 
 
 def read_number_twice(text: str) -> Quantity | None:
@@ -137,6 +120,5 @@ def read_number_twice(text: str) -> Quantity | None:
 
 def _status(words: str) -> str | None:
     """Return the usual words for no solution, infinitely many, or a value that does not exist. None: another text."""
-    if words in _STATUSES:
-        return _STATUSES[words]
-    return _STATUSES.get(_BEFORE_A_STATUS.sub("", words))
+    plain = _BEFORE_A_STATUS.sub("", words)
+    return next((status for status, spellings in _STATUSES.items() if re.fullmatch(spellings, plain)), None)
