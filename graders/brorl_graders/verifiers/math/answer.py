@@ -21,7 +21,8 @@ from functools import lru_cache
 from brorl_graders.base.answer import boxed_answers, extract_answer, without_thinking
 from brorl_graders.base.payload import ANSWER, Key, Payload, accepted_answers, check_answer, check_choices, is_number
 from brorl_graders.verifiers.math.equality import FORMS, PERCENT, UNITS, USUAL, MathRules, are_equal
-from brorl_graders.verifiers.math.equation import is_no_answer, is_to_be_solved, steps_of_an_estimate, without_operation
+from brorl_graders.verifiers.math.equation import is_no_answer, is_to_be_solved, without_operation
+from brorl_graders.verifiers.math.estimate import steps_of_an_estimate
 from brorl_graders.verifiers.math.finding import MAX_TAIL, PLACES, find_answer, in_boxes, place_of
 from brorl_graders.verifiers.math.library import equal_by_library
 from brorl_graders.verifiers.math.marks import have_one_name

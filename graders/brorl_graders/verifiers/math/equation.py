@@ -10,7 +10,6 @@ import re
 from itertools import pairwise
 
 from brorl_graders.verifiers.math.number_words import changes_a_number
-from brorl_graders.verifiers.math.quantity import read_plain
 from brorl_graders.verifiers.math.relation import NAME, split_at_joints
 from brorl_graders.verifiers.math.value import Value, compare, read_value
 
@@ -20,8 +19,6 @@ _NO_LETTER = re.compile(r"\\text ?\{[^{}]*\}|\\[A-Za-z]+|_ ?(?:\{[^{}]*\}|\w)|(?
 _THEN_A_NAME = re.compile(r"^\W*\d.*(?:[A-Za-z]{2,} ?\}?|\}) ?[A-Za-z]$")  # such as `3 \text{ so } y`
 _AFTER_OPERATION = re.compile(r"^\\(?:sum|prod|i*nt|oint|lim)(?![A-Za-z])(?:\{[^{}]*\}|[^{}])*=")
 _PRODUCT = re.compile(r"(?<![A-Za-z])[a-z]{2}(?![A-Za-z])")
-_ESTIMATED = re.compile(r"\\approx(?![A-Za-z])")
-_UNIT = re.compile(r"\\text ?\{[^{}]*\}")
 _OPERATOR = re.compile(r"[-+*/^√∛]|\\(?:frac|cdot|times|pm)(?![A-Za-z])|(?<![A-Za-z])(?:sqrt|cbrt)(?![A-Za-z])")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _DECIMAL = re.compile(r"\.\d")
@@ -44,20 +41,12 @@ def _is_false_or_joined(text: str) -> bool:
         if value is not None and not value.has_variables:
             values.append(value)
     tolerance = ROUNDED if _DECIMAL.search(text) else 0.0
-    return any(_differ(one, other, tolerance) for one, other in pairwise(values))
+    return any(differ(one, other, tolerance) for one, other in pairwise(values))
 
 
 def _has_words(step: str) -> bool:
     """Return whether words in the middle of a chain of equations begin another statement."""
     return changes_a_number(_COMMAND.sub(" ", step)) or _THEN_A_NAME.match(step) is not None
-
-
-def steps_of_an_estimate(text: str) -> list[str]:
-    """Return the parts of a text between signs of approximate equality, or none if their values are far apart."""
-    steps = [step.strip() for step in _ESTIMATED.split(text) if step.strip()]
-    read = [read_plain(_UNIT.sub("", step)) for step in steps]
-    values = [value for value in read if value is not None]
-    return [] if any(_differ(one, other, ROUNDED) for one, other in pairwise(values)) else steps
 
 
 def without_operation(text: str) -> str:
@@ -76,7 +65,7 @@ def is_to_be_solved(text: str) -> bool:
     return has_letter and (is_expression or any(map(str.isdigit, plain)))
 
 
-def _differ(one: Value, other: Value, tolerance: float) -> bool:
+def differ(one: Value, other: Value, tolerance: float) -> bool:
     """Return whether two steps differ by more than a tolerance and half of the last decimal place."""
     place = max(one.last_place, other.last_place)
     if compare(one, other, tolerance) is not False:

@@ -54,6 +54,15 @@ def equal_by_library(reference: str, given: str) -> bool:
         return False
 
 
+def number_by_library(text: str) -> Value | None:
+    """Return the value of an expression without symbols, or None where it has none, or several."""
+    try:
+        numbers = [item for item in _parsed(text) if getattr(item, "is_number", False) and not _has_matrix([item])]
+        return Value(_exact(numbers[0])) if len(numbers) == 1 else None
+    except (RecursionError, *VALUELESS):
+        return None
+
+
 def _is_rounded(decimal: str, text: str) -> bool:
     """Return whether a decimal is the rounded value of an expression without symbols."""
     number = read_number(decimal)

@@ -1,0 +1,60 @@
+r"""Read answers with signs of approximate equality, such as `x = 3\pi \approx 9.42`.
+
+Only steps that are known to be close to the last one count. Two answers with such a sign between them are no answer.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from fractions import Fraction
+from itertools import pairwise
+
+from brorl_graders.verifiers.math.equality import FORMS, MathRules, are_equal
+from brorl_graders.verifiers.math.equation import ROUNDED, differ
+from brorl_graders.verifiers.math.library import number_by_library
+from brorl_graders.verifiers.math.reading import Expression, Named, Quantity, Reading, read
+from brorl_graders.verifiers.math.value import Value, scaled
+
+_SIGN = re.compile(r"\\approx(?![A-Za-z])")
+_RADIAN = Fraction(180 / math.pi)  # in degrees
+_CLOSE = MathRules(relative_tolerance=ROUNDED, form=FORMS[1])
+
+
+def steps_of_an_estimate(text: str) -> list[str]:
+    """Return the last part of a text between signs of approximate equality, and those before that are close to it.
+
+    Returns none if two numbers are far apart.
+    """
+    steps = [step.strip() for step in _SIGN.split(text) if step.strip()]
+    kept = steps[-1:]
+    for one, other in reversed([*pairwise(steps)]):
+        is_close = _are_close(one, other)
+        if is_close is False:
+            return []
+        if is_close is None:
+            break
+        kept.insert(0, one)
+    return kept
+
+
+def _are_close(one: str, other: str) -> bool | None:
+    """Return whether two steps are nearly equal. None: they are no numbers."""
+    reading, rounded = read(one), read(other)
+    if reading is None or rounded is None:
+        return None
+    if are_equal(reading, rounded, _CLOSE):
+        return True
+    number, decimal = _number(reading), _number(rounded)
+    if number is None or decimal is None:
+        return None
+    return not all(differ(value, decimal, ROUNDED) for value in (number, scaled(number, _RADIAN)))
+
+
+def _number(reading: Reading) -> Value | None:
+    """Return the value of an answer that is one number."""
+    if isinstance(reading, Named):
+        return _number(reading.reading)
+    if isinstance(reading, Expression):
+        return number_by_library(reading.text)
+    return reading.value if isinstance(reading, Quantity) and not reading.value.has_variables else None
