@@ -55,6 +55,8 @@ WRONG = [
     ("0.\\overline{3}", "\\boxed{(0.\\overline{27})}"),
     ("0.\\overline{3}", "\\boxed{(0.\\overline{3}) (0.\\overline{27})}"),
     ("0", "\\boxed{2(0.(27))}"),
+    ("5 J", "\\boxed{5\\text{ W}}"),
+    ("5 L", "\\boxed{5\\text{ m}^3}"),
     ("0", "\\boxed{x \\cdot 0.y}"),
     ("5", "\\boxed{5_6}"),
     ("5", "\\boxed{5^6}"),

@@ -18,7 +18,7 @@ _THING = (
     r"(?:\\text ?\{[A-Za-z ]+\}(?: ?[A-Z]{1,4})?|\\(?:Pr|mathbb ?\{? ?[PE] ?\}?)(?= ?[(\[])"
     r"|m?\\(?:angle|overline|triangle) ?\{? ?[A-Z]{1,3} ?\}?"
     rf"|\\vec ?\{{? ?[A-Za-z]{{1,2}} ?\}}?|\|? ?[A-Z]{{2,4}} ?\|?|\[[A-Z]{{3,4}}\]|[A-Za-z]|{VARIABLE}"
-    rf"|\\?(?:arc)?(?:sin|cos|tan)(?= ?\()){_INDEX}'*{_INDEX}"
+    rf"|\\?(?:(?:arc)?(?:sin|cos|tan)|gcd|det|dim|deg)(?= ?\()){_INDEX}'*{_INDEX}"
 )
 NAME = re.compile(  # before the equals sign: `x`, `f'(2)`, `P(A \cap B)`, `\overline{AB}`, `\text{Area}`, `a:b`
     rf"(?P<name>(?:{_THING}(?P<call> ?\([^()]*\))?|{_THING}(?: ?[:/] ?{_THING})+"

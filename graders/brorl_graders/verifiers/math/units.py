@@ -111,6 +111,22 @@ radian: 1 rad radian
 dollar: 1/100 cent; 1 dollar USD
 euro: 1 EUR euro
 """
+# Units that are products of others, in grams, meters, seconds and amperes.
+_DERIVED = """
+1000 N: g m s-2
+1000 J: g m2 s-2
+1000 W: g m2 s-3
+1000 Pa: g m-1 s-2
+1000 V: g m2 s-3 A-1
+1000 Ω: g m2 s-3 A-2
+1000 T: g s-2 A-1
+1000 Wb: g m2 s-2 A-1
+1000 H: g m2 s-2 A-2
+1/1000 F: g-1 m-2 s4 A2
+1/1000 L: m3
+1 C: s A
+1 Hz: s-1
+"""
 _WHOLE_WORDS = {
     "mph": "mi/h",
     "kmh": "km/h",
@@ -122,6 +138,7 @@ _FRACTION = re.compile(r"\\frac ?\{((?:[^{}]|\{[^{}]*\})*)\} ?\{((?:[^{}]|\{[^{}
 _TEMPERATURE = re.compile(r"(?:\^\s*\\circ|\bdegrees?)\s*(?:C(?:elsius)?|(F)(?:ahrenheit)?)(?![A-Za-z])", re.IGNORECASE)
 _PREFIXED = re.compile(r"(?:(?<![A-Za-z])([kMGm]) ?)?\\[oO]mega(?![A-Za-z])")  # also `\text{k}\Omega`
 _MICRO = re.compile(r"\\mu\s*(?=[A-Za-zΩ])")
+_PART = re.compile(r"([A-Za-z]+)(-?\d)?")
 _PER = re.compile(r"\bper\b")
 _POWER_WORD = re.compile(r"\b(square|sq|cubic|cu)\b\.? ?([A-Za-z]+)", re.IGNORECASE)
 _BELOW = re.compile(r"/ ?\(([^()]*)\)$")
@@ -178,12 +195,14 @@ def read_unit(text: str) -> Unit | None:
         if is_below:
             power = -power
         name, worth = base
-        powers[name] = powers.get(name, 0) + power
-        factor *= worth**power
+        times, parts = _products().get(name, (1, ((name, 1),)))
+        for part, exponent in parts:
+            powers[part] = powers.get(part, 0) + exponent * power
+        factor *= (worth * times) ** power
         place = atom.end()
     if not powers:
         return None
-    return Unit(frozenset(powers.items()), factor)
+    return Unit(frozenset(item for item in powers.items() if item[1]), factor)
 
 
 def _with_power(found: re.Match[str]) -> str:
@@ -219,6 +238,17 @@ def _symbols() -> dict[str, tuple[str, Fraction]]:
         for names_of_one in worths.split("; "):
             number, *names = names_of_one.split()
             found |= dict.fromkeys(names, (base, Fraction(number)))
+    return found
+
+
+@lru_cache(maxsize=1)
+def _products() -> dict[str, tuple[Fraction, tuple[tuple[str, int], ...]]]:
+    """Return of every derived unit how many products of base units it is worth, and their powers."""
+    found = {}
+    for row in _DERIVED.strip().split("\n"):
+        times, name, *parts = row.replace(":", "").split()
+        powers = [_PART.fullmatch(part) for part in parts]
+        found[name] = (Fraction(times), tuple((part[1], int(part[2] or 1)) for part in powers if part))
     return found
 
 
