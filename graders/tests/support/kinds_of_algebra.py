@@ -265,7 +265,7 @@ def several_named_parts(rng: Random) -> Drawn:
 
 
 def names_before_values(rng: Random) -> Drawn:
-    a = rng.randint(2, 900)
+    a = rng.randint(5, 900)
     right = [f"x={a}", f"n = {a}", f"f(3)={a}", f"AB={a}", f"\\text{{Area}}={a}", f"P(A)={a}", f"a_{{10}}={a}",
         f"S_n={a}", f"|AB|={a}", f"f'(2)={a}"]
     right += [f"\\angle ABC = {a}", f"d(A,B)={a}", f"V_{{\\text{{max}}}}={a}", f"\\overline{{AB}}={a}",
