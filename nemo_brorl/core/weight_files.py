@@ -209,14 +209,14 @@ def read_shard(path: Path) -> dict[str, StoredTensor]:
             if POINTER.startswith(first) and first:
                 raise DamagedError(f"{path.name} is a Git LFS pointer and no weights: run `git lfs pull` in its folder")
             length = int.from_bytes(first, "little")
-            header = None
-            if length <= MAX_HEADER:
-                header = read_json(file.read(length), most_bytes=MAX_HEADER)
             size = os.fstat(file.fileno()).st_size
+            header = None
+            if length <= min(MAX_HEADER, size - 8):
+                header = read_json(file.read(length), most_bytes=MAX_HEADER)
     except (OSError, ValueError, RecordError) as error:
         raise DamagedError(f"{path.name} cannot be read ({why_unreadable(error)})") from error
     if not isinstance(header, dict):
-        raise DamagedError(f"{path.name} is no safetensors file")
+        raise DamagedError(f"{path.name} of {size:,} bytes is no safetensors file, or was cut short")
     header.pop("__metadata__", None)
     begin = 8 + length
     try:

@@ -185,7 +185,7 @@ def test_a_truncated_weights_file_is_one_clear_error(cluster: None, model_folder
     (broken / "model.safetensors").write_bytes((model_folder / "model.safetensors").read_bytes()[:1000])
     policy = MegatronPolicy(RankSettings.from_config(make_config()), broken)
     try:
-        with pytest.raises(ModelError, match="model.safetensors is not a whole safetensors file"):
+        with pytest.raises(ModelError, match="model.safetensors of 1,000 bytes is no safetensors file"):
             policy.wait_ready()
     finally:
         policy.close()

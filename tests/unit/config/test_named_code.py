@@ -73,7 +73,10 @@ def test_an_evaluation_imports_what_scores_its_benchmarks() -> None:
     ("overrides", "message"),
     [
         (["data.verifier=own:scor"], "data.verifier=own:scor: own has no scor, but score, lacking. "),
-        (["data.verifier=exact_mach"], "data.verifier=exact_mach: nothing has this name. Set one of composite, "),
+        (
+            ["data.verifier=exact_mach"],
+            r"exact_mach: nothing has this name. Did you mean exact_match\? Set one of comp",
+        ),
         (["data.environment=own:score"], "data.environment=own:score: it is no class derived from "),
         (["data.environment=chess"], "data.environment=chess: nothing has this name. Set one of agent, "),
         (["algorithm.advantage=own:lacking"], "it takes .* and is called with .groups, config"),

@@ -45,7 +45,7 @@ def test_a_file_that_was_cut_short_is_named_with_its_sizes(model: Path) -> None:
     path.write_bytes(whole[: len(whole) // 2])
     assert f"has {len(whole) // 2:,} bytes and its header speaks of {len(whole):,}" in refusal(model)
     path.write_bytes(whole[:100])
-    assert "model.safetensors cannot be read" in refusal(model)
+    assert "model.safetensors of 100 bytes is no safetensors file, or was cut short" in refusal(model)
 
 
 def test_a_file_that_cannot_be_read_is_named_once(model: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_tensor_whose_place_is_none_is_a_damaged_header(model: Path, shape: st
 
 def test_a_header_longer_than_the_library_reads_is_refused_unread(model: Path) -> None:
     (model / "model.safetensors").write_bytes((100_000_001).to_bytes(8, "little") + b"{")
-    assert "model.safetensors is no safetensors file" in refusal(model)
+    assert "model.safetensors of 9 bytes is no safetensors file" in refusal(model)
 
 
 @pytest.mark.parametrize(
