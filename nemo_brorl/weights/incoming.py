@@ -34,10 +34,7 @@ class LoadReport:
 
 
 def read_shapes(model_folder: Path) -> dict[str, tuple[int, ...]]:
-    """Return name and shape of every tensor in a model folder, from the headers of its safetensors files.
-
-    Raises ModelError when config.json or weights are missing, or a file is not complete.
-    """
+    """Return name and shape of every tensor in a model folder. Raises ModelError where the folder is not whole."""
     if not (model_folder / "config.json").is_file():
         raise ModelError(f"{model_folder} is not a model folder: it needs config.json. Pass a Hugging Face folder.")
     return {name: tensor.shape for name, tensor in stored_tensors(model_folder).items()}

@@ -45,10 +45,7 @@ def is_inequality(text: str) -> bool:
 
 
 def is_solved(text: str) -> bool:
-    """Return whether every inequality in a text is solved. Commas, "and" or "or" stand between several ones.
-
-    The conditions of a function that is defined by cases count as solved.
-    """
+    """Return whether every inequality in a text is solved. Conditions of a function by cases are."""
     return "{cases}" in text or all(
         read_bounds(part) is not None or not is_inequality(part) for part in split_at_joints(text)
     )
