@@ -19,6 +19,9 @@ from brorl_graders.verifiers.math.estimate import steps_of_an_estimate
         ("a+b \\approx 5", ["5"]),
         ("5 \\approx 6", []),
         ("\\ln 2 \\approx 0.7071", []),
+        ("1 \\approx 57.3", []),
+        ("5\\text{ cm} \\approx 5\\text{ m}", []),
+        ("500\\text{ cm} \\approx 5\\text{ m}", ["500\\text{ cm}", "5\\text{ m}"]),
     ],
 )
 def test_steps_of_an_estimate_are_the_last_one_and_those_that_are_close_to_it(text: str, steps: list[str]) -> None:

@@ -14,6 +14,7 @@ from brorl_graders.verifiers.math.equality import FORMS, MathRules, are_equal
 from brorl_graders.verifiers.math.equation import ROUNDED, differ
 from brorl_graders.verifiers.math.library import number_by_library
 from brorl_graders.verifiers.math.reading import Expression, Named, Quantity, Reading, read
+from brorl_graders.verifiers.math.units import DEGREE
 from brorl_graders.verifiers.math.value import Value, scaled
 
 _SIGN = re.compile(r"\\approx(?![A-Za-z])")
@@ -48,7 +49,12 @@ def _are_close(one: str, other: str) -> bool | None:
     number, decimal = _number(reading), _number(rounded)
     if number is None or decimal is None:
         return None
-    return not all(differ(value, decimal, ROUNDED) for value in (number, scaled(number, _RADIAN)))
+    unit, other_unit = (getattr(step, "unit", None) for step in (reading, rounded))
+    # An inverse function gives radians, and its estimate is often in degrees, with a sign or without.
+    if unit is None and (other_unit == DEGREE or "\\arc" in one):
+        return not all(differ(value, decimal, ROUNDED) for value in (number, scaled(number, _RADIAN)))
+    is_same_unit = None in (unit, other_unit) or unit == other_unit
+    return is_same_unit and not differ(number, decimal, ROUNDED)
 
 
 def _number(reading: Reading) -> Value | None:
