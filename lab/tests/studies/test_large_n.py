@@ -15,6 +15,7 @@ from lab.studies.exact_groups import draw_outcomes
 from lab.studies.large_n import (
     ARMS,
     HELD_OUT,
+    STEPS,
     HalfHard,
     LargeRun,
     by_counts,
@@ -79,12 +80,13 @@ def test_curves_are_read_at_equal_cost() -> None:
 
 
 def write_seeds(folder: Path, ends: dict[str, list[float]]) -> None:
-    """Write two lines an arm and seed, from 0.1 to the arm's end of that seed, and a rate of 1 for all."""
+    """Write three lines an arm and seed, of which two count, from 0.1 to the arm's end of that seed, and a rate of 1 for all."""
     for seed in range(3):
         lines = []
         for arm, of_seeds in ends.items():
-            for sampled, value in ((0, 0.1), (100, of_seeds[seed])):
-                measured = {"sampled": sampled, "prompts": 1, "mean": value, "hard": value}
+            # The last line is of a step beyond the study's.
+            for step, sampled, value in ((0, 0, 0.1), (STEPS, 100, of_seeds[seed]), (STEPS + 5, 200, 0.99)):
+                measured = {"step": step, "sampled": sampled, "prompts": 1, "mean": value, "hard": value}
                 lines.append(json.dumps({"arm": arm, "seed": seed, "rate": 1, **measured}))
             # A rate that was not chosen.
             lines.append(json.dumps({"arm": arm, "seed": seed, "rate": 2, "mean": 0.9}))
