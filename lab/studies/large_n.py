@@ -341,10 +341,7 @@ def success_at(lines: Sequence[dict[str, float]], part: str, cost: float, limit:
 
 
 def read_runs(folder: Path) -> Runs:
-    """Return the lines of each arm and seed, of seed 0 those with the rate that was chosen.
-
-    Some runs of seed 0 have more steps, which are left out.
-    """
+    """Return the lines of each arm and seed up to the last step, of seed 0 those with the rate that was chosen."""
     rates = json.loads((folder / "rates.json").read_text(encoding="utf-8"))
     runs: Runs = {}
     for path in sorted(folder.glob("seed_*.jsonl")):
@@ -424,10 +421,8 @@ def main() -> None:
         header = ["arm minus grpo16, points", "seeds", "hard half, equal samples", "equal samples", *clocks]
         runs = read_runs(options.output)
         print("\n".join(format_table(header, table_rows(runs))))
-        if all(seed == 0 for _, seed in runs):
-            return
         decided = ["claim", "arms", "seeds", "difference, points", "Holm's p"]
-        print("\n".join(format_table(decided, decision_rows(runs))))
+        print("\n".join(format_table(decided, decision_rows(runs) if any(seed for _, seed in runs) else [])))
         return
     torch.set_num_threads(1)
     task = HalfHard(options.questions, 8000 if options.prepare else HELD_OUT + TRAINED)

@@ -80,7 +80,7 @@ def test_curves_are_read_at_equal_cost() -> None:
 
 
 def write_seeds(folder: Path, ends: dict[str, list[float]]) -> None:
-    """Write three lines an arm and seed, of which two count, from 0.1 to the arm's end of that seed, and a rate of 1 for all."""
+    """Write lines of each arm and seed, from 0.1 to the arm's end of that seed, and a rate of 1 for all."""
     for seed in range(3):
         lines = []
         for arm, of_seeds in ends.items():
