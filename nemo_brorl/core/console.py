@@ -69,7 +69,7 @@ def _write(stream: TextIO, text: str) -> None:
             stream.write(text)
             stream.flush()
         except OSError as error:
-            error.filename = stream.name  # for the message
+            error.filename = stream.name
             raise
         _output.keep(text)
 

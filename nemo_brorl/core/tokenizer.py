@@ -34,7 +34,7 @@ Tools = Sequence[Mapping[str, Any]]  # functions by name, each with a JSON schem
 EXAMPLE = tuple(
     {"role": role, "content": "text"} for role in ("system", "user", "assistant", "user")
 )  # of it the turn marks of a template are read
-MAX_ID = 1 << 31  # of tokens, which are stored in 32 bits
+MAX_ID = 1 << 31  # an id of a token is below it, because ids are stored in 32 bits
 SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 

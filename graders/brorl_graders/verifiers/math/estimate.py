@@ -18,7 +18,7 @@ from brorl_graders.verifiers.math.units import DEGREE
 from brorl_graders.verifiers.math.value import Value, scaled
 
 _SIGN = re.compile(r"\\approx(?![A-Za-z])")
-_RADIAN = Fraction(180 / math.pi)  # in degrees
+_DEGREES_OF_A_RADIAN = Fraction(180 / math.pi)
 _CLOSE = MathRules(relative_tolerance=ROUNDED, form=FORMS[1])
 
 
@@ -52,7 +52,7 @@ def _are_close(one: str, other: str) -> bool | None:
     unit, other_unit = (getattr(step, "unit", None) for step in (reading, rounded))
     # An inverse function gives radians, and its estimate is often in degrees, with a sign or without.
     if unit is None and (other_unit == DEGREE or "\\arc" in one):
-        return not all(differ(value, decimal, ROUNDED) for value in (number, scaled(number, _RADIAN)))
+        return not all(differ(value, decimal, ROUNDED) for value in (number, scaled(number, _DEGREES_OF_A_RADIAN)))
     is_same_unit = None in (unit, other_unit) or unit == other_unit
     return is_same_unit and not differ(number, decimal, ROUNDED)
 

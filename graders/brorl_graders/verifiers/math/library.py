@@ -57,7 +57,7 @@ def equal_by_library(reference: str, given: str) -> bool:
 def number_by_library(text: str) -> Value | None:
     """Return the value of an expression without symbols, or None where it has none, or several."""
     try:
-        numbers = [item for item in _parsed(text) if getattr(item, "is_number", False) and not _has_matrix([item])]
+        numbers = _numbers(text)
         return Value(_exact(numbers[0])) if len(numbers) == 1 else None
     except (RecursionError, *VALUELESS):
         return None
@@ -68,8 +68,12 @@ def _is_rounded(decimal: str, text: str) -> bool:
     number = read_number(decimal)
     if number is None or not number.last_place:
         return False
-    numbers = [item for item in _parsed(text) if getattr(item, "is_number", False) and not _has_matrix([item])]
-    return any(compare(number, Value(_exact(item))) for item in numbers)
+    return any(compare(number, Value(_exact(item))) for item in _numbers(text))
+
+
+def _numbers(text: str) -> list[Any]:
+    """Return the numbers of SymPy that an expression without symbols may mean."""
+    return [item for item in _parsed(text) if getattr(item, "is_number", False) and not _has_matrix([item])]
 
 
 def _exact(number: Any) -> Fraction | complex:

@@ -246,9 +246,8 @@ def _products() -> dict[str, tuple[Fraction, tuple[tuple[str, int], ...]]]:
     """Return of every derived unit how many products of base units it is worth, and their powers."""
     found = {}
     for row in _DERIVED.strip().split("\n"):
-        times, name, *parts = row.replace(":", "").split()
-        powers = [_PART.fullmatch(part) for part in parts]
-        found[name] = (Fraction(times), tuple((part[1], int(part[2] or 1)) for part in powers if part))
+        times, name, parts = row.replace(":", "").split(maxsplit=2)
+        found[name] = (Fraction(times), tuple((part, int(power or 1)) for part, power in _PART.findall(parts)))
     return found
 
 
