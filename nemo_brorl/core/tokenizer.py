@@ -6,6 +6,7 @@ transformers converts the tokenizer. A model without a chat template gets plain 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -68,6 +69,13 @@ class ChatTokenizer:
     def pad_token_id(self) -> int:
         """Id of the padding token, or of the end token for a model without a padding token."""
         return self._special_id("pad_token" if "pad_token" in self.special_tokens else "eos_token")
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Sixteen hexadecimal digits that depend on the tokens, their ids and the chat template."""
+        vocabulary = sorted(self.backend.get_vocab(with_added_tokens=True).items())
+        written = json.dumps([vocabulary, self.chat_template]).encode()
+        return hashlib.blake2b(written, digest_size=8).hexdigest()
 
     def with_stops(self, texts: Sequence[str]) -> frozenset[int]:
         """Return the ids of all tokens that end a turn: the model's, and `rollouts.stop_tokens`.

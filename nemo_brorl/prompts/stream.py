@@ -47,7 +47,7 @@ class PromptStream:
         self.num_skipped = {domain.name: 0 for domain in mixture.domains}
         self.longest_skipped = 0  # tokens
         self.accepted_changes: list[str] = []  # changes of data and code since the checkpoint, which settings accept
-        self._compared: tuple[Any, Any] | None = None  # questions and code of the state that was compared last
+        self._compared: Mapping[str, Any] | None = None  # the state that was compared last
         # Workers import the code now, so a later change of its source is none of this run.
         self.reward_code = source_hashes([str(Path.cwd())])
         self.levels: dict[str, TaskLevel] = {}  # levels of trained tasks, by domain and task
@@ -125,6 +125,7 @@ class PromptStream:
             "skipped": dict(self.num_skipped),
             "sources": fingerprints,
         }
+        state["tokenizer"] = self.tokenizer.fingerprint
         if self.reward_code:
             state["reward_code"] = dict(self.reward_code)
         levels = {}
@@ -140,8 +141,8 @@ class PromptStream:
         Raises CheckpointError when the state is of another stream, or the data files have changed.
         """
         present = {**self.state_dict(), "reward_code": {}}
-        # Checkpoints of version 0.2.0 know no code.
-        if {*state, "reward_code"} != present.keys():
+        # Checkpoints of version 0.2.0 know no code and no tokenizer.
+        if {*state, "reward_code", "tokenizer"} != present.keys():
             raise CheckpointError(
                 f"a prompt stream's state has the keys {sorted(present)}, the checkpoint has {sorted(state)}"
             )
@@ -157,13 +158,14 @@ class PromptStream:
             level.load_state_dict(own_state)
 
     def accept_changes(self, state: Mapping[str, Any]) -> None:
-        """Note how this prompt stream's questions and code differ from a state's, or raise CheckpointError.
+        """Note how this prompt stream's questions, tokenizer and code differ from a state's, or raise CheckpointError.
 
         A start compares them before processes start, and then loads the state, which says nothing a second time.
         """
-        known = state["sources"], state.get("reward_code")
+        known = {name: state.get(name) for name in ("sources", "reward_code", "tokenizer")}
         if known != self._compared:
-            self.accepted_changes += changes_since(state, self.mixture, self.reward_code, self.config)
+            tokenizer = self.tokenizer.fingerprint
+            self.accepted_changes += changes_since(state, self.mixture, self.reward_code, self.config, tokenizer)
             self._compared = known
 
     def _next(self, domain: Domain, rank: int) -> Prompt | None:
@@ -211,16 +213,22 @@ class PromptStream:
 
 
 def changes_since(
-    state: Mapping[str, Any], mixture: Mixture | None, reward_code: Mapping[str, str], config: DataConfig
+    state: Mapping[str, Any],
+    mixture: Mixture | None,
+    reward_code: Mapping[str, str],
+    config: DataConfig,
+    tokenizer: str | None = None,
 ) -> list[str]:
-    """Return how questions and hashes of code differ from those of a prompt stream's state.
+    """Return how questions, the tokenizer's fingerprint and hashes of code differ from those of a prompt stream's state.
 
-    Without a mixture the code alone is compared. Raises CheckpointError if the settings accept no change.
+    What is None is not compared. Raises CheckpointError if the settings accept no change.
     """
     domains = mixture.domains if mixture else ()
     fingerprints, code = state["sources"] if mixture else {}, state.get("reward_code", {})
     changed = [name for name, digest in code.items() if reward_code.get(name, digest) != digest]
     changes = ["the function reward=" if name == GIVEN_REWARD else f"the source of {name}" for name in changed]
+    if tokenizer and state.get("tokenizer", tokenizer) != tokenizer:
+        changes.append("the tokenizer or its chat template")
     for name in fingerprints.keys() - {domain.name for domain in domains}:
         changes.append(f"{name} is missing")
     for domain in domains:
@@ -232,7 +240,7 @@ def changes_since(
             changes.append(f"{name}: {change}")
     if changes and config.changed_rows == "refuse":
         raise CheckpointError(
-            f"the questions, or the code that scores them, are not those the checkpoint was made with "
+            f"the questions, their tokenizer or the code that scores them are not those the checkpoint was made with "
             f"({'; '.join(changes)}): bring the old ones back, set data.changed_rows=accept to go on with these, "
             "or start a new run folder"
         )

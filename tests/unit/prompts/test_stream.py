@@ -306,6 +306,20 @@ def test_a_state_is_compared_once_before_processes_start_and_when_it_is_loaded(
     assert caplog.text.count("cannot tell whether answers have changed") == len(sources)
 
 
+def test_a_changed_tokenizer_is_refused_or_accepted_and_a_checkpoint_that_knows_none_resumes() -> None:
+    old = make_stream().state_dict()
+    other = make_stream()
+    other.tokenizer = word_tokenizer(TEMPLATE)
+    with pytest.raises(CheckpointError, match="the tokenizer or its chat template.: bring the old ones back"):
+        other.load_state_dict(old)
+    other.config.changed_rows = "accept"
+    other.load_state_dict(old)
+    assert other.accepted_changes == ["the tokenizer or its chat template"]
+    other.config.changed_rows = "refuse"
+    del old["tokenizer"]
+    other.load_state_dict(old)
+
+
 def test_a_checkpoint_that_knows_no_code_resumes() -> None:
     old = make_stream().state_dict()
     allow_also(verifiers=["rew_of_a_run:score"])
