@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from brorl_lab.paired_test import PairedTest, paired_test
 from torch import Tensor
-from transformers import PreTrainedModel, Qwen2ForCausalLM
+from transformers import Qwen2ForCausalLM
 
 from lab.studies.cipher_plain import (
     BETAS,
@@ -39,13 +39,16 @@ from lab.studies.cipher_plain import (
     sampled_mask,
 )
 from lab.studies.exact_groups import (
+    ROWS_AT_ONCE,
     Float64,
     Int64,
     Outcomes,
     Task,
+    answer_log_probs,
+    chances_of,
     draw_outcomes,
-    leaving_chances,
-    read_rows,
+    draw_wrong,
+    score_rows,
 )
 from nemo_brorl.core.console import format_table
 
@@ -61,7 +64,7 @@ RIGHT_DIGIT = {
     False: 0.286,
 }  # share of digits taught rightly, by whether a question is easy
 TEACHING_STEPS = 100
-RATES = (2e-4, 4e-4, 8e-4)
+RATES = (4e-4, 8e-4, 1.6e-3)
 PROMPT_COSTS = {1000: 45.0, 40: 1.0}  # rollouts that a prompt of so many tokens costs
 OUTPUT = Path("lab/studies/large_n_results")
 CONFIDENCE = 0.95
@@ -151,40 +154,6 @@ def pupil_answer(
     return written
 
 
-@torch.no_grad()
-def wrong_responses(
-    model: PreTrainedModel, task: Task, places: Tensor, rows: Tensor, right: Tensor, generator: torch.Generator
-) -> Tensor:
-    """Sample a response to the question of each row, given that it is wrong.
-
-    `places` are questions, `rows` indices into them, and `right` the log-probs of their right answers' tokens.
-    """
-    leaves = leaving_chances(right, task.mask[places])
-    leaves_at = torch.multinomial(leaves[rows], 1, generator=generator)[:, 0]
-    answers = task.answers[places][rows]
-    cache, logits = read_rows(model, task.questions.prompts[places], rows)
-    responses = torch.full((len(rows), MAX_TOKENS), task.end)
-    going_on = torch.arange(len(rows))
-    for place in range(MAX_TOKENS):
-        probabilities = logits.softmax(dim=-1)
-        if place < task.length:
-            expected = answers[going_on, place]
-            is_leaving = leaves_at[going_on] == place
-            probabilities[is_leaving.nonzero()[:, 0], expected[is_leaving]] = 0
-        drawn = torch.multinomial(probabilities.clamp_min(1e-38), 1, generator=generator)[:, 0]
-        if place < task.length:
-            drawn = torch.where(leaves_at[going_on] > place, expected, drawn)
-        responses[going_on, place] = drawn
-        kept = (drawn != task.end).nonzero()[:, 0]
-        if len(kept) == 0 or place + 1 == MAX_TOKENS:
-            break
-        if len(kept) < len(drawn):
-            cache.batch_select_indices(kept)
-            drawn, going_on = drawn[kept], going_on[kept]
-        logits = model(input_ids=drawn[:, None], past_key_values=cache).logits[:, -1]
-    return responses
-
-
 class LargeRun:
     """One arm and seed: the policy, its optimizer, and the counts of the questions' earlier passes."""
 
@@ -213,10 +182,8 @@ class LargeRun:
         task, size = self.task, self.arm.size
         places = self.next_places()
         asked = torch.tensor(places)
-        with torch.no_grad():
-            scored = log_probs(self.model, task.questions.prompts[asked], 1, task.answers[asked])
-        scored = scored * task.mask[asked]
-        chances = scored.double().sum(dim=1).exp().numpy().clip(0, 1)
+        scored = answer_log_probs(self.model, task, asked)
+        chances = chances_of(scored)
         ceilings = np.where(task.is_easy[places], CEILING, 1.0)
         drawn = draw_outcomes(chances, ceilings, size, self.random)
         is_kept = (drawn.accepted > 0) & (drawn.accepted < size)
@@ -235,45 +202,30 @@ class LargeRun:
 
     def update(self, places: Tensor, right: Tensor, drawn: Outcomes, earlier: Float64) -> None:
         """Take an optimizer step on kept groups, with a loss that is a mean over the tokens of all sampled groups."""
-        size = self.arm.size
+        size, num = self.arm.size, len(places)
+        accepted, rejected = torch.tensor(drawn.accepted), torch.tensor(drawn.rejected)
         rates = drawn.accepted / size
         scale = self.arm.weigh(rates, earlier)
-        good, bad = (1 - rates) * scale, -rates * scale
-        num_wrong = torch.tensor(size - drawn.accepted - drawn.rejected)
-        wrong = self.draw_wrong(places, right, torch.arange(len(places)).repeat_interleave(num_wrong))
-        keys, copies = wrong.unique(dim=0, return_counts=True)
-        answers = torch.full((len(places), MAX_TOKENS), self.task.end)
+        good, bad = torch.tensor((1 - rates) * scale), torch.tensor(-rates * scale)
+        wrong = draw_wrong(self.model, self.task, places, right, size - accepted - rejected, self.generator)
+        answers = torch.full((num, MAX_TOKENS), self.task.end)
         answers[:, : self.task.length] = self.task.answers[places]
-        groups = torch.cat([keys[:, 0], torch.arange(len(places))])
-        rows = torch.cat([keys[:, 1:], answers])
-        of_wrong = bad[keys[:, 0].numpy()] * copies.numpy()
-        of_right = good * drawn.accepted + bad * drawn.rejected
-        weights = torch.tensor(np.concatenate([of_wrong, of_right]), dtype=torch.float32)
-        numbers = torch.cat([copies, torch.tensor(drawn.accepted + drawn.rejected)]).float()
-        mask = sampled_mask(rows, self.task.end)
-        num_tokens = float((mask.sum(dim=1) * numbers).sum()) * self.num_prompts / len(places)
+        groups = torch.cat([wrong.groups, torch.arange(num)])
+        tokens = torch.cat([wrong.tokens, answers])
+        # Equal rollouts are one row, and of a right answer some may be rejected.
+        weights = torch.cat([bad[wrong.groups] * wrong.numbers, good * accepted + bad * rejected]).float()
+        lengths = sampled_mask(tokens, self.task.end).sum(dim=1)
+        numbers = torch.cat([wrong.numbers, accepted + rejected])
+        num_tokens = float((lengths * numbers).sum()) * self.num_prompts / num
         self.optimizer.zero_grad()
-        lengths = mask.sum(dim=1)
-        for chosen in lengths.argsort(stable=True).split(1024):
+        for chosen in lengths.argsort(stable=True).split(ROWS_AT_ONCE):
             length = int(lengths[chosen].max())
-            tokens = rows[chosen, :length]
-            used, of_row = groups[chosen].unique(return_inverse=True)
-            cache, first = read_rows(self.model, self.task.questions.prompts[places[used]], of_row)
-            rest = self.model(input_ids=tokens[:, :-1], past_key_values=cache).logits
-            logits = torch.cat([first[:, None], rest], dim=1).log_softmax(dim=-1)
-            scored = logits.gather(2, tokens[..., None])[..., 0]
-            loss = -(scored * mask[chosen, :length]).sum(dim=1) @ weights[chosen] / num_tokens
+            responses = tokens[chosen, :length]
+            scored = score_rows(self.model, self.task.questions.prompts[places], groups[chosen], responses)
+            loss = -(scored * sampled_mask(responses, self.task.end)).sum(dim=1) @ weights[chosen] / num_tokens
             loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP_GRAD)
         self.optimizer.step()
-
-    def draw_wrong(self, places: Tensor, right: Tensor, rows: Tensor) -> Tensor:
-        """Return wrong responses, each behind the index of its group."""
-        parts = [torch.zeros(0, MAX_TOKENS, dtype=torch.long)]
-        for chosen in rows.split(4096):
-            used, inverse = chosen.unique(return_inverse=True)
-            parts.append(wrong_responses(self.model, self.task, places[used], inverse, right[used], self.generator))
-        return torch.cat([rows[:, None], torch.cat(parts)], dim=1)
 
     def measured(self) -> dict[str, float]:
         """Return exact success rates on held-out questions: of the easy half, the hard half, and the mean of both."""
