@@ -210,7 +210,7 @@ class DataConfig(SourceConfig):
     )
     changed_rows: str = setting(
         "refuse",
-        "what a run that goes on does if rows of its data files, its tokenizer or the code of its rewards have changed",
+        "what a run that goes on does if its rows of data, its tokenizer or the code of its rewards have changed",
         choices=("refuse", "accept"),
         may_change=True,
     )
