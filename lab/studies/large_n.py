@@ -212,7 +212,6 @@ class LargeRun:
         answers[:, : self.task.length] = self.task.answers[places]
         groups = torch.cat([wrong.groups, torch.arange(num)])
         tokens = torch.cat([wrong.tokens, answers])
-        # Equal rollouts are one row, and of a right answer some may be rejected.
         weights = torch.cat([bad[wrong.groups] * wrong.numbers, good * accepted + bad * rejected]).float()
         lengths = sampled_mask(tokens, self.task.end).sum(dim=1)
         numbers = torch.cat([wrong.numbers, accepted + rejected])

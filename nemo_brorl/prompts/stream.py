@@ -112,10 +112,7 @@ class PromptStream:
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the JSON-able state of the prompt stream for a checkpoint.
-
-        It holds the position, skipped prompts and data fingerprint by domain, and difficulty levels by task.
-        """
+        """Return the JSON-able state of the prompt stream for a checkpoint."""
         fingerprints = {}
         for domain in self.mixture.domains:
             fingerprints[domain.name] = domain.source.fingerprint

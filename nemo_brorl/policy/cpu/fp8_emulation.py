@@ -114,7 +114,8 @@ class EmulatedLinear(ProductOfOwn):
     recipe: LinearRecipe
     chunk: ChunkEmulation
 
-    def _emulate(self, policy: PolicyConfig, chunk: ChunkEmulation) -> None:
+    def __init__(self, *args: Any, policy: PolicyConfig, chunk: ChunkEmulation, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.recipe = make_recipe(policy)
         self.chunk = chunk
         chunk.linears.append(self)
@@ -148,29 +149,9 @@ class EmulatedLinear(ProductOfOwn):
 class EmulatedColumnParallelLinear(EmulatedLinear, ColumnParallelLinear):
     """An emulated linear whose output features are split over tensor-parallel ranks."""
 
-    def __init__(
-        self,
-        *args: Any,
-        policy: PolicyConfig,
-        chunk: ChunkEmulation,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(*args, **kwargs)
-        self._emulate(policy, chunk)
-
 
 class EmulatedRowParallelLinear(EmulatedLinear, RowParallelLinear):
     """An emulated linear whose input features are split over tensor-parallel ranks."""
-
-    def __init__(
-        self,
-        *args: Any,
-        policy: PolicyConfig,
-        chunk: ChunkEmulation,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(*args, **kwargs)
-        self._emulate(policy, chunk)
 
 
 class _Fp8Linear(torch.autograd.Function):
