@@ -216,7 +216,7 @@ def changes_since(
     config: DataConfig,
     tokenizer: str | None = None,
 ) -> list[str]:
-    """Return how questions, the tokenizer's fingerprint and hashes of code differ from those of a prompt stream's state.
+    """Return how questions, the tokenizer's fingerprint and hashes of code differ from those of a stream's state.
 
     What is None is not compared. Raises CheckpointError if the settings accept no change.
     """
