@@ -55,6 +55,9 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "add_key": (248, 217),
     "request_key": (249, 218),
     "keyctl": (250, 219),
+    # calls that put open files in flight, whose number the kernel limits for all processes of a user together
+    "sendmsg": (46, 211),
+    "sendmmsg": (307, 269),
     # calls on the kernel
     "bpf": (321, 280),
     "perf_event_open": (298, 241),

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import math
 import re
 import sys
 from collections import Counter, OrderedDict, deque, namedtuple
@@ -92,31 +91,60 @@ def encode(value: Any) -> str:
     return json.dumps(to_data(value, _as_list))
 
 
-def decode(data: Any, find: Find | None = None, max_items: float = math.inf) -> Any:
+def decode(data: Any, find: Find | None = None, is_of_program: bool = False) -> Any:
     """Convert parsed JSON from `encode` into a value. Raises NotPlainError when the JSON is no encoded value.
 
-    `find` returns the object for a reference, by kind and content, where the object itself has no encoding. A value of
-    more than `max_items` items is refused.
+    `find` returns the object for a reference, by kind and content, where the object itself has no encoding. A value
+    `is_of_program` must be within the limits of `check_size`.
     """
-    return _read(_Reader(max_items).value, data, find or _find_nothing)
+    return _read(_value, is_of_program, data, find or _find_nothing)
 
 
 def as_json(data: Any) -> Any:
     """Convert parsed JSON from `encode` into the types that JSON has: tuples become lists, and keys become texts.
 
-    A set has no JSON form and becomes a `NoJson`. Raises NotPlainError when the JSON is no encoded value, or one of
-    more than MAX_ITEMS items.
+    A set has no JSON form and becomes a `NoJson`. Raises NotPlainError when the JSON is no encoded value, or one
+    beyond the limits of `check_size`.
     """
-    return _read(_Reader(MAX_ITEMS).json, data)
+    return _read(_json, True, data)
 
 
-def _read(read: Callable[..., Any], *arguments: Any) -> Any:
+def _read(read: Callable[..., Any], is_of_program: bool, data: Any, *others: Any) -> Any:
     try:
-        return read(*arguments)
+        if is_of_program:
+            check_size(data)
+        return read(data, *others)
     except NotPlainError:
         raise
     except Exception as error:  # whatever the data of a program raise, they are no value
         raise NotPlainError(f"not an encoded value: {type(error).__name__}") from error
+
+
+def check_size(data: Any) -> None:
+    """Raise NotPlainError for encoded data of more than MAX_ITEMS items or MAX_CHARACTERS characters.
+
+    The numbers of a range are items too.
+    """
+    num_items = 1
+    num_characters = 0
+    unread = [data]
+    while unread:
+        item = unread.pop()
+        if isinstance(item, dict):
+            ((kind, item),) = item.items()
+            if kind == "dict":
+                item = [part for pair in item for part in pair]
+            elif kind == "range":
+                num_items += len(range(*item))
+            if isinstance(item, dict):
+                raise NotPlainError("the content of a value is no list")
+        if isinstance(item, list):
+            num_items += len(item)
+            unread += item
+        elif isinstance(item, str):
+            num_characters += len(item)
+        if num_items > MAX_ITEMS or num_characters > MAX_CHARACTERS:
+            raise NotPlainError(f"it has more than {MAX_ITEMS} items or {MAX_CHARACTERS} characters")
 
 
 def to_data(value: Any, keep: Keep) -> Any:
@@ -200,62 +228,40 @@ def _find_nothing(kind: str, content: Any) -> Any:
     raise KeyError(kind)
 
 
-class _Reader:
-    """A reader of one value that a program may have sent, which counts what it reads."""
+def _value(data: Any, find: Find) -> Any:
+    if isinstance(data, list):
+        return [_value(item, find) for item in data]
+    if not isinstance(data, dict):
+        return data
+    ((kind, content),) = data.items()
+    if kind in FROM_TEXT:
+        return FROM_TEXT[kind](content)
+    if kind == "tuple":
+        return tuple([_value(item, find) for item in content])
+    if kind == "dict":
+        return {_value(key, find): _value(item, find) for key, item in content}
+    if kind in FROM_ITEMS:
+        items = [_value(item, _find_nothing) for item in content]
+        return FROM_ITEMS[kind](items)
+    return find(kind, content)
 
-    def __init__(self, max_items: float) -> None:
-        self._num_items_left = max_items
-        self._num_characters_left = MAX_CHARACTERS if max_items < math.inf else math.inf
 
-    def value(self, data: Any, find: Find) -> Any:
-        self._count(data)
-        if isinstance(data, list):
-            return [self.value(item, find) for item in data]
-        if not isinstance(data, dict):
-            return data
-        ((kind, content),) = data.items()
-        if kind in FROM_TEXT:
-            self._count(content)
-            return FROM_TEXT[kind](content)
-        if kind == "tuple":
-            return tuple([self.value(item, find) for item in content])
-        if kind == "dict":
-            return {self.value(key, find): self.value(item, find) for key, item in content}
-        if kind in FROM_ITEMS:
-            items = [self.value(item, _find_nothing) for item in content]
-            return FROM_ITEMS[kind](items)
-        return find(kind, content)
-
-    def json(self, data: Any) -> Any:
-        self._count(data)
-        if isinstance(data, list):
-            return [self.json(item) for item in data]
-        if not isinstance(data, dict):
-            return data
-        ((kind, content),) = data.items()
-        if kind == "int":
-            self._count(content)
-            return int(content, 16)
-        if kind in PAIRS_OF:
-            return {str(self.json(key)): self.json(item) for key, item in PAIRS_OF[kind](content)}
-        if kind == "range":
-            numbers = range(*content)
-            self._count(numbers)
-            return list(numbers)
-        if kind in LISTED_AT:
-            index = LISTED_AT[kind]
-            return self.json(content if index is None else content[index])
-        return NoJson()
-
-    def _count(self, data: Any) -> None:
-        """Count an item with its characters, or the numbers of a range.
-
-        Raises NotPlainError when there are too many.
-        """
-        self._num_items_left -= len(data) if isinstance(data, range) else 1
-        self._num_characters_left -= len(data) if isinstance(data, str) else 0
-        if self._num_items_left < 0 or self._num_characters_left < 0:
-            raise NotPlainError(f"it has more than {MAX_ITEMS} items or {MAX_CHARACTERS} characters")
+def _json(data: Any) -> Any:
+    if isinstance(data, list):
+        return [_json(item) for item in data]
+    if not isinstance(data, dict):
+        return data
+    ((kind, content),) = data.items()
+    if kind == "int":
+        return int(content, 16)
+    if kind in PAIRS_OF:
+        return {str(_json(key)): _json(item) for key, item in PAIRS_OF[kind](content)}
+    if kind == "range":
+        return list(range(*content))
+    if kind in LISTED_AT:
+        index = LISTED_AT[kind]
+        return _json(content if index is None else content[index])
+    return NoJson()
 
 
 def _array(items: list[Any]) -> Any:
