@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.core.files import why_unreadable
+from nemo_brorl.core.files import MALFORMED, why_unreadable
 from nemo_brorl.prompts.jsonl_table import TO_UTF_8
 from nemo_brorl.prompts.questions import Row
 
@@ -50,6 +50,8 @@ class ParquetTable(_NumberedRows):
         for number in range(self._file.num_row_groups):
             num_rows += self._file.metadata.row_group(number).num_rows
             self._starts.append(num_rows)
+        if self._starts != sorted(self._starts):
+            raise DataError(f"{path} cannot be read: it says that a row group has less than no rows")
         # Shuffled rows come from any row group, so recently used groups stay decoded, the latest used last.
         self._decoded: OrderedDict[int, pyarrow.Table] = OrderedDict()
 
@@ -153,7 +155,7 @@ def _damage_named(path: Path) -> Iterator[None]:
 
     try:
         yield
-    except (pyarrow.ArrowException, OSError, SystemError, UnicodeDecodeError) as error:
+    except (pyarrow.ArrowException, OSError, SystemError, *MALFORMED) as error:
         if isinstance(error, UnicodeDecodeError) and path.suffix in CSV_SUFFIXES:
             raise DataError(f"{path} is not UTF-8 ({error.reason}): {TO_UTF_8}") from error
         raise DataError(f"{path} cannot be read: {why_unreadable(error)}") from error

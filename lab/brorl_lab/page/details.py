@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -228,7 +229,11 @@ def group_details(
     `row` is the group's row in the stored table of the step. Raises DataError when the group is missing or cannot be
     read.
     """
-    group, table = _read(folder, step, row)
+    with _stored(folder, step, row) as (group, table):
+        return {"step": step, "row": row} | _group_part(group, table, tokenizer)
+
+
+def _group_part(group: Part, table: pa.Table, tokenizer: ChatTokenizer | None) -> Part:
     columns: dict[str, list[Any]] = {}
     for name in NUMBERS:
         columns[name] = _numbers(table[name])
@@ -248,8 +253,6 @@ def group_details(
     for place in shown_places(columns["reward"], lowest):
         shown[str(place)] = response_part(table, place, tokenizer, group["verifier"], payload)
     return {
-        "step": step,
-        "row": row,
         "uid": group["uid"],
         "task": group["task"],
         "domain": group["domain"],
@@ -280,10 +283,10 @@ def response_details(
 
     Raises DataError when the response is missing or cannot be read.
     """
-    group, table = _read(folder, step, row)
-    if not 0 <= place < table.num_rows:
-        raise DataError(f"group {row} of step {step} has {table.num_rows} rollouts, there is no rollout {place}")
-    return response_part(table, place, tokenizer, group["verifier"], read_payload(group["payload"]))
+    with _stored(folder, step, row) as (group, table):
+        if not 0 <= place < table.num_rows:
+            raise DataError(f"group {row} of step {step} has {table.num_rows} rollouts, there is no rollout {place}")
+        return response_part(table, place, tokenizer, group["verifier"], read_payload(group["payload"]))
 
 
 def shown_places(rewards: Sequence[float], lowest: float, num: int = MAX_SHOWN) -> list[int]:
@@ -305,7 +308,9 @@ def _spread(places: Sequence[int], num: int) -> list[int]:
     return [places[index * len(places) // num] for index in range(num)]
 
 
-def _read(folder: Path, step: int, row: int) -> tuple[Part, pa.Table]:
+@contextmanager
+def _stored(folder: Path, step: int, row: int) -> Iterator[tuple[Part, pa.Table]]:
+    """Yield a stored group and the table of its rollouts. Turns errors of their use into a DataError."""
     files = StoreFiles(folder)
     try:
         groups = read_table(files.groups(step))
@@ -313,7 +318,7 @@ def _read(folder: Path, step: int, row: int) -> tuple[Part, pa.Table]:
             raise DataError(f"step {step} has {groups.num_rows} groups, there is no group {row}")
         [group] = groups.slice(row, 1).to_pylist()
         with open_record(files.rollouts(step), VAST) as raw, pq.ParquetFile(raw) as file:
-            return group, file.read_row_group(row)
+            yield group, file.read_row_group(row)
     except (OSError, pa.ArrowException, *MALFORMED) as error:
         raise DataError(f"step {step} of {files.folder} cannot be read: {error}") from error
 

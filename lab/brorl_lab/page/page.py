@@ -332,9 +332,9 @@ def _groups_in_order(step: int, columns: Columns) -> list[tuple[int, int]]:
 def as_json(part: Part) -> str:
     """Return a part of the report page's data as JSON, with null for numbers that JSON does not have."""
     try:
-        return json.dumps(part, allow_nan=False, separators=(",", ":"))
+        return json.dumps(part, allow_nan=False, separators=(",", ":"), default=str)
     except ValueError:
-        return json.dumps(_finite(part), separators=(",", ":"))
+        return json.dumps(_finite(part), separators=(",", ":"), default=str)
 
 
 def _finite(value: Any) -> Any:
