@@ -68,16 +68,7 @@ class Peer(ABC):
         """
         data = [self.to_data(item) for item in arguments]
         named = {name: self.to_data(item) for name, item in options.items()}
-        self._write(
-            json.dumps(
-                [
-                    "call",
-                    function,
-                    data,
-                    named,
-                ]
-            )
-        )
+        self._write(json.dumps(["call", function, data, named]))
         while True:
             message = self._receive()
             if message[0] != "call":
@@ -142,13 +133,8 @@ class Peer(ABC):
         """
         if is_library_error(kind):
             return {"name": f"{kind.__module__}.{kind.__qualname__}"}
-        return {
-            "error": [
-                self.number_of(kind),
-                kind.__name__,
-                self.error_class(kind.__base__ or Exception),
-            ]
-        }
+        parent = self.error_class(kind.__base__ or Exception)
+        return {"error": [self.number_of(kind), kind.__name__, parent]}
 
     def _serve_call(self, message: list[Any]) -> None:
         """Execute a function call that the other process (program or judge) has sent, and send back the result.
@@ -162,11 +148,7 @@ class Peer(ABC):
             options = {name: self.from_data(item) for name, item in named.items()}
             before = [self._mutable_content(item) for item in arguments]
             result = call(*arguments, **options)
-            answer = [
-                "value",
-                self.result_data(call, result, arguments),
-                self._changes(arguments, before),
-            ]
+            answer = ["value", self.result_data(call, result, arguments), self._changes(arguments, before)]
             line = json.dumps([*answer, self.take_printed()])
         except PeerGoneError:
             raise
@@ -204,14 +186,7 @@ class Peer(ABC):
         except Exception:  # noqa: BLE001 an exception of the program
             text = ""
         about = self.error_class(type(error))
-        return [
-            "raise",
-            about,
-            arguments,
-            text,
-            self.number_of(error),
-            self.take_printed(),
-        ]
+        return ["raise", about, arguments, text, self.number_of(error), self.take_printed()]
 
     def _read_result(self, message: list[Any], arguments: Sequence[Any]) -> Any:
         """Return the result of a function call from the answer of the other process (program or judge).

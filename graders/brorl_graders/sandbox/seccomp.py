@@ -55,9 +55,6 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "add_key": (248, 217),
     "request_key": (249, 218),
     "keyctl": (250, 219),
-    # calls that put open files in flight, whose number the kernel limits for all processes of a user together
-    "sendmsg": (46, 211),
-    "sendmmsg": (307, 269),
     # calls on the kernel
     "bpf": (321, 280),
     "perf_event_open": (298, 241),
@@ -87,7 +84,9 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "ioperm": (173, None),
     "modify_ldt": (154, None),
     "fanotify_init": (300, 262),
-    # memory that the limits do not count
+    # memory, and open files in flight, that the limits do not count
+    "sendmsg": (46, 211),
+    "sendmmsg": (307, 269),
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
     "shmget": (29, 194),

@@ -31,30 +31,17 @@ MAKERS: dict[type, Callable[[Any], list[Any]]] = {
     Fraction: lambda value: [value.numerator, value.denominator],
     Decimal: lambda value: [str(value)],
     datetime.date: lambda value: [value.year, value.month, value.day],
-    datetime.timedelta: lambda value: [
-        value.days,
-        value.seconds,
-        value.microseconds,
-    ],
+    datetime.timedelta: lambda value: [value.days, value.seconds, value.microseconds],
     datetime.time: lambda value: [value.isoformat()],
     datetime.datetime: lambda value: [value.isoformat()],
-    range: lambda value: [
-        value.start,
-        value.stop,
-        value.step,
-    ],
+    range: lambda value: [value.start, value.stop, value.step],
     Counter: lambda value: [dict(value)],
     OrderedDict: lambda value: [list(value.items())],
     deque: lambda value: [list(value), value.maxlen],
     bytearray: lambda value: [bytes(value)],
 }
 # Types that become JSON lists, with the index of their items in the data; None: the data itself.
-LISTED_AT = {
-    "tuple": None,
-    "deque": 0,
-    "array": -1,
-    "namedtuple": -1,
-}
+LISTED_AT = {"tuple": None, "deque": 0, "array": -1, "namedtuple": -1}
 # Data types of arrays that cross the sandbox: numbers, texts and dates.
 ARRAY_TYPES = re.compile(r"[<>|=]?(b1|[iu][1248]|f(2|4|8|16)|c(8|16|32)|[US]\d{1,3}|[mM]8\[\w{1,6}\])")
 # Types that become JSON objects, with the pairs in their data.

@@ -230,46 +230,44 @@ def group_details(
     read.
     """
     with _stored(folder, step, row) as (group, table):
-        return {"step": step, "row": row} | _group_part(group, table, tokenizer)
-
-
-def _group_part(group: Part, table: pa.Table, tokenizer: ChatTokenizer | None) -> Part:
-    columns: dict[str, list[Any]] = {}
-    for name in NUMBERS:
-        columns[name] = _numbers(table[name])
-    columns["mean_log_prob"] = mean_log_probs(table)
-    columns["reason"] = _reasons(table)
-    payload = read_payload(group["payload"])
-    messages: list[Part] = []
-    for message in group["messages"]:
-        content = shorten(message["content"])
-        messages.append({"role": message["role"], "content": content})
-    if not messages and tokenizer is not None:
-        prompt = tokenizer.backend.decode(group["prompt_ids"], skip_special_tokens=False)
-        messages.append({"role": "prompt", "content": shorten(prompt)})
-    shown: dict[str, Part] = {}
-    # Rounded as the rewards are.
-    lowest = round(lowest_right(full_mark(payload)), DIGITS)
-    for place in shown_places(columns["reward"], lowest):
-        shown[str(place)] = response_part(table, place, tokenizer, group["verifier"], payload)
-    return {
-        "uid": group["uid"],
-        "task": group["task"],
-        "domain": group["domain"],
-        "fate": group["fate"],
-        "origin": group["origin"],
-        "num_failed": group["num_failed"],
-        "verifier": group["verifier"],
-        "payload": _texts(payload),
-        "expected": _expected(payload),
-        "lowest_right": lowest,
-        "messages": messages,
-        "sampling": [group["temperature"], group["top_p"], group["max_tokens"]],
-        "version": group["version"],
-        "newest_version": group["newest_version"],
-        "columns": columns,
-        "responses": shown,
-    }
+        columns: dict[str, list[Any]] = {}
+        for name in NUMBERS:
+            columns[name] = _numbers(table[name])
+        columns["mean_log_prob"] = mean_log_probs(table)
+        columns["reason"] = _reasons(table)
+        payload = read_payload(group["payload"])
+        messages: list[Part] = []
+        for message in group["messages"]:
+            content = shorten(message["content"])
+            messages.append({"role": message["role"], "content": content})
+        if not messages and tokenizer is not None:
+            prompt = tokenizer.backend.decode(group["prompt_ids"], skip_special_tokens=False)
+            messages.append({"role": "prompt", "content": shorten(prompt)})
+        shown: dict[str, Part] = {}
+        # Rounded as the rewards are.
+        lowest = round(lowest_right(full_mark(payload)), DIGITS)
+        for place in shown_places(columns["reward"], lowest):
+            shown[str(place)] = response_part(table, place, tokenizer, group["verifier"], payload)
+        return {
+            "step": step,
+            "row": row,
+            "uid": group["uid"],
+            "task": group["task"],
+            "domain": group["domain"],
+            "fate": group["fate"],
+            "origin": group["origin"],
+            "num_failed": group["num_failed"],
+            "verifier": group["verifier"],
+            "payload": _texts(payload),
+            "expected": _expected(payload),
+            "lowest_right": lowest,
+            "messages": messages,
+            "sampling": [group["temperature"], group["top_p"], group["max_tokens"]],
+            "version": group["version"],
+            "newest_version": group["newest_version"],
+            "columns": columns,
+            "responses": shown,
+        }
 
 
 def response_details(

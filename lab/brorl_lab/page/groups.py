@@ -117,7 +117,6 @@ def read_columns(files: StoreFiles, step: int) -> Columns:
 
 
 def _array(table: pa.Table, schema: pa.Schema, name: str) -> np.ndarray:
-    """Return a column as the type that it has in `schema`, whatever type a stranger's file gives it."""
     return table[name].cast(schema.field(name).type).to_numpy()
 
 
