@@ -19,6 +19,7 @@ from collections import Counter, OrderedDict, deque, namedtuple
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 from fractions import Fraction
+from itertools import chain
 from typing import Any
 
 # Integers from here on are sent in hexadecimal, since Python needs quadratic time for long decimal ones.
@@ -120,7 +121,7 @@ def check_size(data: Any) -> None:
         if isinstance(item, dict):
             ((kind, item),) = item.items()
             if kind == "dict":
-                item = [part for pair in item for part in pair]
+                item = list(chain.from_iterable(item))
             elif kind == "range":
                 num_items += len(range(*item))
             if isinstance(item, dict):
