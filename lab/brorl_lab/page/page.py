@@ -371,7 +371,7 @@ def render_page(mode: str, runs: Sequence[RunView], parts: Mapping[str, str]) ->
     return Template(_asset("page.html")).substitute(
         mode=mode,
         policy=content_security_policy(mode, style, script),
-        title=html.escape(title),
+        title=html.escape(inert_line(title)),
         style=style,
         script=script,
         first=first,
