@@ -7,11 +7,12 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.core.files import why_unreadable
+from nemo_brorl.core.files import MALFORMED, why_unreadable
 from nemo_brorl.prompts.jsonl_table import TO_UTF_8
 from nemo_brorl.prompts.questions import Row
 
@@ -45,11 +46,10 @@ class ParquetTable(_NumberedRows):
             names = list(self._file.schema_arrow.names)
         self.columns: Sequence[str] | None = names
         self._wanted = [name for name in names if columns is None or name in columns]
-        num_rows = 0
-        self._starts = [0]  # first row of each row group, then the number of rows
-        for number in range(self._file.num_row_groups):
-            num_rows += self._file.metadata.row_group(number).num_rows
-            self._starts.append(num_rows)
+        sizes = [self._file.metadata.row_group(number).num_rows for number in range(self._file.num_row_groups)]
+        self._starts = [0, *accumulate(sizes)]  # first row of each row group, then the number of rows
+        if min(sizes, default=0) < 0:
+            raise DataError(f"{path} cannot be read: it says that a row group has less than no rows")
         # Shuffled rows come from any row group, so recently used groups stay decoded, the latest used last.
         self._decoded: OrderedDict[int, pyarrow.Table] = OrderedDict()
 
@@ -153,7 +153,7 @@ def _damage_named(path: Path) -> Iterator[None]:
 
     try:
         yield
-    except (pyarrow.ArrowException, OSError, SystemError, UnicodeDecodeError) as error:
+    except (pyarrow.ArrowException, OSError, SystemError, *MALFORMED) as error:
         if isinstance(error, UnicodeDecodeError) and path.suffix in CSV_SUFFIXES:
             raise DataError(f"{path} is not UTF-8 ({error.reason}): {TO_UTF_8}") from error
         raise DataError(f"{path} cannot be read: {why_unreadable(error)}") from error

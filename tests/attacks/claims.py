@@ -35,7 +35,8 @@ RUN = {
     "list of what is equal": "[[__import__('unittest.mock').mock.ANY]]",
     "end of the process": "__import__('os')._exit(0)",
     "signal to itself": "__import__('os').kill(__import__('os').getpid(), 9)",
-    "signal to another": "__import__('os').kill(HOST_PID, 9)",
+    # So long that a process id with the right answer in it is too small a part to earn anything.
+    "signal to another": "__import__('os').kill(HOST_PID, 9)" + " or None" * 15,
     "SystemExit": "exit()",
     "a file": "open('OUTSIDE/brorl-attack', 'w').write('x')",
     "a process": "__import__('subprocess').Popen(['sleep', '30'])",

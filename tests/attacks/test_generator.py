@@ -20,6 +20,7 @@ from tests.attacks.generator import (
     response,
     spy_response,
 )
+from tests.attacks.task_cases import GRANTED
 from tests.attacks.trial import Arena, is_refused
 
 NUM_DRAWN = 8_000
@@ -94,6 +95,12 @@ def test_no_move_knows_an_answer() -> None:
         sources = [program_moves.program(case, [name]) for name in program_moves.MOVES]
         body = case.right.partition(":\n")[2]
         assert not any(body in source for source in sources)
+
+
+def test_a_process_id_is_too_small_a_part_of_a_claim_to_earn_what_it_happens_to_hold() -> None:
+    longest = 7  # digits
+    aimed = [claim for claim in claims.RUN.values() if "HOST_PID" in claim]
+    assert aimed and all(longest / len(claim) < GRANTED for claim in aimed)
 
 
 def test_claims_name_the_truth_only_where_they_are_said_to(drawn: list[Attack]) -> None:

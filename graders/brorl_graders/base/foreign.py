@@ -27,6 +27,7 @@ DIGITS = 4300  # longest number of data that a user names: Python reads no longe
 SMALL = 1 << 20  # largest size, in bytes, of a record such as a heartbeat
 LARGE = 1 << 26  # largest size of a record that is in memory as a whole, such as an evaluation
 VAST = 1 << 42  # largest size of a file that is read in parts, such as weights
+MOST_MARKS = 8  # marks above and below one letter that are shown as such; more would cover other lines
 MAX_LINE = 1 << 24  # largest line of a file of JSON lines, in bytes
 # Folders of the hub's cache. Snapshots and older downloads link to their `blobs`, which are named by their hash: who
 # does not know what a file holds cannot link to it.
@@ -194,10 +195,24 @@ def inert_line(text: str) -> str:
 def inert(text: str) -> str:
     """Return untrusted text in a form that is safe to show on a terminal.
 
-    Control characters, escape sequences, marks that change the writing direction and lone surrogates are escaped. Line
-    breaks and tabs stay.
+    Control characters, escape sequences, marks that change the writing direction, lone surrogates and a letter's marks
+    beyond MOST_MARKS are escaped. Line breaks and tabs stay.
     """
-    return text.translate(_INERT)
+    shown = text.translate(_INERT)
+    return shown if shown.isascii() else _with_few_marks(shown)
+
+
+def _with_few_marks(text: str) -> str:
+    characters: list[str] = []
+    num_marks = 0
+    for character in text:
+        num_marks = num_marks + 1 if unicodedata.category(character) in ("Mn", "Me") else 0
+        characters.append(_escaped(character) if num_marks > MOST_MARKS else character)
+    return "".join(characters)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
 
 
 class _Inert(dict[int, str]):
@@ -207,7 +222,7 @@ class _Inert(dict[int, str]):
         character = chr(number)
         is_strange = unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
         if is_strange and character not in "\n\t":
-            character = character.encode("unicode_escape").decode("ascii")
+            character = _escaped(character)
         self[number] = character
         return character
 

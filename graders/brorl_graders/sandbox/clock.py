@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 
 STARVED_SHARE = 0.25  # of the wall time, the least that counts
-LOOK_S = 0.05  # shortest time between two looks at the processes
+LOOK_S = 0.1  # shortest time between two looks at the processes
 CAN_RUN = b"RD"  # states of threads that run, wait for a CPU or wait for a page from disk
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -49,24 +48,31 @@ def _look(process: int) -> tuple[float, bool]:
     """Return the CPU seconds of a process and its descendants, and whether one of their threads could run."""
     ticks = 0
     can_run = False
-    unseen = [str(process)]
+    this_process = b"%d" % os.getpid()
+    unseen = [b"%d" % process]
     while unseen:
         name = unseen.pop()
-        tasks = Path("/proc", name, "task")
         try:
-            threads = os.listdir(tasks)
+            threads = os.listdir(b"/proc/%b/task" % name)
             for thread in threads:
-                unseen += (tasks / thread / "children").read_text().split()
-            if name == str(os.getpid()):
+                unseen += _read(b"/proc/%b/task/%b/children" % (name, thread)).split()
+            if name == this_process:
                 continue
-            for thread in threads:
-                can_run |= _read_stat(tasks / thread)[0] in CAN_RUN
-            ticks += sum(map(int, _read_stat(tasks.parent)[11:15]))  # of the process and its reaped children
+            stat = _read_stat(b"/proc/%b/stat" % name)
+            ticks += sum(map(int, stat[11:15]))  # of the process and its reaped children
+            can_run |= stat[0] in CAN_RUN
+            for thread in threads[1:]:
+                can_run |= _read_stat(b"/proc/%b/task/%b/stat" % (name, thread))[0] in CAN_RUN
         except OSError:  # it has ended meanwhile, or the kernel does not tell
             continue
     return ticks / TICKS, can_run
 
 
-def _read_stat(folder: Path) -> list[bytes]:
+def _read_stat(path: bytes) -> list[bytes]:
     """Return the fields of /proc/PID/stat from the state on, behind a name that may be any bytes."""
-    return (folder / "stat").read_bytes().rpartition(b")")[2].split()
+    return _read(path).rpartition(b")")[2].split()
+
+
+def _read(path: bytes) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read()

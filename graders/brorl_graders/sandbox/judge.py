@@ -22,7 +22,7 @@ from typing import Any
 
 from brorl_graders.sandbox.limits import COPY, MARK
 from brorl_graders.sandbox.peer import MUTABLE, Peer, is_library_error
-from brorl_graders.sandbox.values import LISTS, MAX_ITEMS
+from brorl_graders.sandbox.values import LISTS
 
 # Operators between two objects of the program, and operators of one object.
 BINARY = "eq ne lt le gt ge add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift iadd isub imul"
@@ -41,7 +41,7 @@ Report = Callable[[str, Any, int], None]  # writes a report of what, value and i
 class JudgeEnd(Peer):
     """The judge's end of the connection to a program, which represents the program's objects."""
 
-    max_items = MAX_ITEMS
+    is_of_judge = True
 
     def __init__(self, read_from: int, write_to: int, max_line: int) -> None:
         super().__init__(read_from, write_to, {}, max_line)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import builtins
 import json
-import math
 import os
 import sys
 from abc import ABC, abstractmethod
@@ -35,7 +34,7 @@ class PeerGoneError(BaseException):
 class Peer(ABC):
     """One end of a connection between a program and its judge, which calls the other end and serves its calls."""
 
-    max_items: float = math.inf  # most items of a value that the other end sends
+    is_of_judge = False  # the other end is a program, so the size of its values is limited
 
     def __init__(
         self,
@@ -69,16 +68,7 @@ class Peer(ABC):
         """
         data = [self.to_data(item) for item in arguments]
         named = {name: self.to_data(item) for name, item in options.items()}
-        self._write(
-            json.dumps(
-                [
-                    "call",
-                    function,
-                    data,
-                    named,
-                ]
-            )
-        )
+        self._write(json.dumps(["call", function, data, named]))
         while True:
             message = self._receive()
             if message[0] != "call":
@@ -111,7 +101,7 @@ class Peer(ABC):
 
     def from_data(self, data: Any) -> Any:
         """Convert JSON data that the other process (program or judge) has sent to a value."""
-        return decode(data, self.find, self.max_items)
+        return decode(data, self.find, self.is_of_judge)
 
     def take_printed(self) -> str:
         """Return what was printed in this process since the last message, for the other process to print.
@@ -143,13 +133,8 @@ class Peer(ABC):
         """
         if is_library_error(kind):
             return {"name": f"{kind.__module__}.{kind.__qualname__}"}
-        return {
-            "error": [
-                self.number_of(kind),
-                kind.__name__,
-                self.error_class(kind.__base__ or Exception),
-            ]
-        }
+        parent = self.error_class(kind.__base__ or Exception)
+        return {"error": [self.number_of(kind), kind.__name__, parent]}
 
     def _serve_call(self, message: list[Any]) -> None:
         """Execute a function call that the other process (program or judge) has sent, and send back the result.
@@ -163,11 +148,7 @@ class Peer(ABC):
             options = {name: self.from_data(item) for name, item in named.items()}
             before = [self._mutable_content(item) for item in arguments]
             result = call(*arguments, **options)
-            answer = [
-                "value",
-                self.result_data(call, result, arguments),
-                self._changes(arguments, before),
-            ]
+            answer = ["value", self.result_data(call, result, arguments), self._changes(arguments, before)]
             line = json.dumps([*answer, self.take_printed()])
         except PeerGoneError:
             raise
@@ -205,14 +186,7 @@ class Peer(ABC):
         except Exception:  # noqa: BLE001 an exception of the program
             text = ""
         about = self.error_class(type(error))
-        return [
-            "raise",
-            about,
-            arguments,
-            text,
-            self.number_of(error),
-            self.take_printed(),
-        ]
+        return ["raise", about, arguments, text, self.number_of(error), self.take_printed()]
 
     def _read_result(self, message: list[Any], arguments: Sequence[Any]) -> Any:
         """Return the result of a function call from the answer of the other process (program or judge).
@@ -231,7 +205,7 @@ class Peer(ABC):
                 return self.from_data(data)
             _, about, data, text, number, _ = message
             error_class = self.from_data(about)
-            error = _make_error(error_class, decode(data, max_items=self.max_items))
+            error = _make_error(error_class, decode(data, is_of_program=self.is_of_judge))
             vars(error).update(text=text, remote_number=number)
         except Exception as problem:  # whatever the reading raises, no test takes it for an exception of the program
             raise self._lose_peer(f"an answer that makes no sense: {problem}") from problem
@@ -249,7 +223,7 @@ class Peer(ABC):
     def _receive(self) -> list[Any]:
         line = self._reader.readline(self._max_line)
         try:
-            message = json.loads(line)
+            message = json.loads(line.decode())
         except (ValueError, RecursionError) as error:
             raise self._lose_peer("the other process has ended, or says too much") from error
         if not isinstance(message, list) or not message:

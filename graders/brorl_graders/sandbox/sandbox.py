@@ -259,7 +259,7 @@ class Sandbox:
         program_file = os.memfd_create("program")
         try:
             with open(program_file, "wb", closefd=False) as writer:
-                writer.write(json.dumps(asdict(program)).encode())
+                writer.write(json.dumps(vars(program)).encode())
             os.lseek(program_file, 0, os.SEEK_SET)
             socket.send_fds(self._control, [str(seconds).encode()], [program_file, *files])
         finally:

@@ -84,7 +84,9 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "ioperm": (173, None),
     "modify_ldt": (154, None),
     "fanotify_init": (300, 262),
-    # memory that the limits do not count
+    # memory, and open files in flight, that the limits do not count
+    "sendmsg": (46, 211),
+    "sendmmsg": (307, 269),
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
     "shmget": (29, 194),

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import datetime
 import json
-import math
 import re
 import sys
 from collections import Counter, OrderedDict, deque, namedtuple
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 from fractions import Fraction
+from itertools import chain
 from typing import Any
 
 # Integers from here on are sent in hexadecimal, since Python needs quadratic time for long decimal ones.
@@ -32,30 +32,17 @@ MAKERS: dict[type, Callable[[Any], list[Any]]] = {
     Fraction: lambda value: [value.numerator, value.denominator],
     Decimal: lambda value: [str(value)],
     datetime.date: lambda value: [value.year, value.month, value.day],
-    datetime.timedelta: lambda value: [
-        value.days,
-        value.seconds,
-        value.microseconds,
-    ],
+    datetime.timedelta: lambda value: [value.days, value.seconds, value.microseconds],
     datetime.time: lambda value: [value.isoformat()],
     datetime.datetime: lambda value: [value.isoformat()],
-    range: lambda value: [
-        value.start,
-        value.stop,
-        value.step,
-    ],
+    range: lambda value: [value.start, value.stop, value.step],
     Counter: lambda value: [dict(value)],
     OrderedDict: lambda value: [list(value.items())],
     deque: lambda value: [list(value), value.maxlen],
     bytearray: lambda value: [bytes(value)],
 }
 # Types that become JSON lists, with the index of their items in the data; None: the data itself.
-LISTED_AT = {
-    "tuple": None,
-    "deque": 0,
-    "array": -1,
-    "namedtuple": -1,
-}
+LISTED_AT = {"tuple": None, "deque": 0, "array": -1, "namedtuple": -1}
 # Data types of arrays that cross the sandbox: numbers, texts and dates.
 ARRAY_TYPES = re.compile(r"[<>|=]?(b1|[iu][1248]|f(2|4|8|16)|c(8|16|32)|[US]\d{1,3}|[mM]8\[\w{1,6}\])")
 # Types that become JSON objects, with the pairs in their data.
@@ -92,31 +79,60 @@ def encode(value: Any) -> str:
     return json.dumps(to_data(value, _as_list))
 
 
-def decode(data: Any, find: Find | None = None, max_items: float = math.inf) -> Any:
+def decode(data: Any, find: Find | None = None, is_of_program: bool = False) -> Any:
     """Convert parsed JSON from `encode` into a value. Raises NotPlainError when the JSON is no encoded value.
 
-    `find` returns the object for a reference, by kind and content, where the object itself has no encoding. A value of
-    more than `max_items` items is refused.
+    `find` returns the object for a reference, by kind and content, where the object itself has no encoding. A value
+    `is_of_program` must be within the limits of `check_size`.
     """
-    return _read(_Reader(max_items).value, data, find or _find_nothing)
+    return _read(_value, is_of_program, data, find or _find_nothing)
 
 
 def as_json(data: Any) -> Any:
     """Convert parsed JSON from `encode` into the types that JSON has: tuples become lists, and keys become texts.
 
-    A set has no JSON form and becomes a `NoJson`. Raises NotPlainError when the JSON is no encoded value, or one of
-    more than MAX_ITEMS items.
+    A set has no JSON form and becomes a `NoJson`. Raises NotPlainError when the JSON is no encoded value, or one
+    beyond the limits of `check_size`.
     """
-    return _read(_Reader(MAX_ITEMS).json, data)
+    return _read(_json, True, data)
 
 
-def _read(read: Callable[..., Any], *arguments: Any) -> Any:
+def _read(read: Callable[..., Any], is_of_program: bool, data: Any, *others: Any) -> Any:
     try:
-        return read(*arguments)
+        if is_of_program:
+            check_size(data)
+        return read(data, *others)
     except NotPlainError:
         raise
     except Exception as error:  # whatever the data of a program raise, they are no value
         raise NotPlainError(f"not an encoded value: {type(error).__name__}") from error
+
+
+def check_size(data: Any) -> None:
+    """Raise NotPlainError for encoded data of more than MAX_ITEMS items or MAX_CHARACTERS characters.
+
+    The numbers of a range are items too.
+    """
+    num_items = 1
+    num_characters = 0
+    unread = [data]
+    while unread:
+        item = unread.pop()
+        if isinstance(item, dict):
+            ((kind, item),) = item.items()
+            if kind == "dict":
+                item = list(chain.from_iterable(item))
+            elif kind == "range":
+                num_items += len(range(*item))
+            if isinstance(item, dict):
+                raise NotPlainError("the content of a value is no list")
+        if isinstance(item, list):
+            num_items += len(item)
+            unread += item
+        elif isinstance(item, str):
+            num_characters += len(item)
+        if num_items > MAX_ITEMS or num_characters > MAX_CHARACTERS:
+            raise NotPlainError(f"it has more than {MAX_ITEMS} items or {MAX_CHARACTERS} characters")
 
 
 def to_data(value: Any, keep: Keep) -> Any:
@@ -200,62 +216,40 @@ def _find_nothing(kind: str, content: Any) -> Any:
     raise KeyError(kind)
 
 
-class _Reader:
-    """A reader of one value that a program may have sent, which counts what it reads."""
+def _value(data: Any, find: Find) -> Any:
+    if isinstance(data, list):
+        return [_value(item, find) for item in data]
+    if not isinstance(data, dict):
+        return data
+    ((kind, content),) = data.items()
+    if kind in FROM_TEXT:
+        return FROM_TEXT[kind](content)
+    if kind == "tuple":
+        return tuple([_value(item, find) for item in content])
+    if kind == "dict":
+        return {_value(key, find): _value(item, find) for key, item in content}
+    if kind in FROM_ITEMS:
+        items = [_value(item, _find_nothing) for item in content]
+        return FROM_ITEMS[kind](items)
+    return find(kind, content)
 
-    def __init__(self, max_items: float) -> None:
-        self._num_items_left = max_items
-        self._num_characters_left = MAX_CHARACTERS if max_items < math.inf else math.inf
 
-    def value(self, data: Any, find: Find) -> Any:
-        self._count(data)
-        if isinstance(data, list):
-            return [self.value(item, find) for item in data]
-        if not isinstance(data, dict):
-            return data
-        ((kind, content),) = data.items()
-        if kind in FROM_TEXT:
-            self._count(content)
-            return FROM_TEXT[kind](content)
-        if kind == "tuple":
-            return tuple([self.value(item, find) for item in content])
-        if kind == "dict":
-            return {self.value(key, find): self.value(item, find) for key, item in content}
-        if kind in FROM_ITEMS:
-            items = [self.value(item, _find_nothing) for item in content]
-            return FROM_ITEMS[kind](items)
-        return find(kind, content)
-
-    def json(self, data: Any) -> Any:
-        self._count(data)
-        if isinstance(data, list):
-            return [self.json(item) for item in data]
-        if not isinstance(data, dict):
-            return data
-        ((kind, content),) = data.items()
-        if kind == "int":
-            self._count(content)
-            return int(content, 16)
-        if kind in PAIRS_OF:
-            return {str(self.json(key)): self.json(item) for key, item in PAIRS_OF[kind](content)}
-        if kind == "range":
-            numbers = range(*content)
-            self._count(numbers)
-            return list(numbers)
-        if kind in LISTED_AT:
-            index = LISTED_AT[kind]
-            return self.json(content if index is None else content[index])
-        return NoJson()
-
-    def _count(self, data: Any) -> None:
-        """Count an item with its characters, or the numbers of a range.
-
-        Raises NotPlainError when there are too many.
-        """
-        self._num_items_left -= len(data) if isinstance(data, range) else 1
-        self._num_characters_left -= len(data) if isinstance(data, str) else 0
-        if self._num_items_left < 0 or self._num_characters_left < 0:
-            raise NotPlainError(f"it has more than {MAX_ITEMS} items or {MAX_CHARACTERS} characters")
+def _json(data: Any) -> Any:
+    if isinstance(data, list):
+        return [_json(item) for item in data]
+    if not isinstance(data, dict):
+        return data
+    ((kind, content),) = data.items()
+    if kind == "int":
+        return int(content, 16)
+    if kind in PAIRS_OF:
+        return {str(_json(key)): _json(item) for key, item in PAIRS_OF[kind](content)}
+    if kind == "range":
+        return list(range(*content))
+    if kind in LISTED_AT:
+        index = LISTED_AT[kind]
+        return _json(content if index is None else content[index])
+    return NoJson()
 
 
 def _array(items: list[Any]) -> Any:

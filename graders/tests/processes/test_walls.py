@@ -45,6 +45,7 @@ thread = threading.Thread(target=int)
 tries = {
     "connect": lambda: socket.socket().connect(("127.0.0.1", 6379)),
     "local socket": lambda: socket.socket(socket.AF_UNIX),
+    "file in flight": lambda: socket.send_fds(socket.socketpair()[0], [b"x"], [0]),
     "fork": os.fork,
     "program": lambda: subprocess.run(["true"]),
     "signal": lambda: os.kill(os.getppid(), 0),

@@ -181,6 +181,12 @@ def test_without_seccomp_memory_is_not_limited_and_that_is_refused() -> None:
     sandbox.close()
 
 
+def test_no_open_file_is_put_in_flight_whose_number_all_processes_of_a_user_share(sandbox: Sandbox) -> None:
+    pair = "import socket\na, b = socket.socketpair()\na.send(b'x')\nprint(b.recv(1))\n"
+    result = run(sandbox, pair + "try: socket.send_fds(a, [b'x'], [0])\nexcept PermissionError: print('refused')")
+    assert result.printed == "b'x'\nrefused\n"
+
+
 @pytest.mark.parametrize(
     "fill",
     [

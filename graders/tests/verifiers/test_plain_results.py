@@ -193,7 +193,7 @@ def test_items_and_characters_are_counted_before_anything_is_built(data: Any) ->
 def test_a_judge_counts_too_and_a_program_reads_its_tests_without_a_limit() -> None:
     many = [0] * (MAX_ITEMS + 1)
     with pytest.raises(NotPlainError, match="more than"):
-        decode(many, max_items=MAX_ITEMS)
+        decode(many, is_of_program=True)
     assert decode(many) == many
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -228,45 +229,45 @@ def group_details(
     `row` is the group's row in the stored table of the step. Raises DataError when the group is missing or cannot be
     read.
     """
-    group, table = _read(folder, step, row)
-    columns: dict[str, list[Any]] = {}
-    for name in NUMBERS:
-        columns[name] = _numbers(table[name])
-    columns["mean_log_prob"] = mean_log_probs(table)
-    columns["reason"] = _reasons(table)
-    payload = read_payload(group["payload"])
-    messages: list[Part] = []
-    for message in group["messages"]:
-        content = shorten(message["content"])
-        messages.append({"role": message["role"], "content": content})
-    if not messages and tokenizer is not None:
-        prompt = tokenizer.backend.decode(group["prompt_ids"], skip_special_tokens=False)
-        messages.append({"role": "prompt", "content": shorten(prompt)})
-    shown: dict[str, Part] = {}
-    # Rounded as the rewards are.
-    lowest = round(lowest_right(full_mark(payload)), DIGITS)
-    for place in shown_places(columns["reward"], lowest):
-        shown[str(place)] = response_part(table, place, tokenizer, group["verifier"], payload)
-    return {
-        "step": step,
-        "row": row,
-        "uid": group["uid"],
-        "task": group["task"],
-        "domain": group["domain"],
-        "fate": group["fate"],
-        "origin": group["origin"],
-        "num_failed": group["num_failed"],
-        "verifier": group["verifier"],
-        "payload": _texts(payload),
-        "expected": _expected(payload),
-        "lowest_right": lowest,
-        "messages": messages,
-        "sampling": [group["temperature"], group["top_p"], group["max_tokens"]],
-        "version": group["version"],
-        "newest_version": group["newest_version"],
-        "columns": columns,
-        "responses": shown,
-    }
+    with _stored(folder, step, row) as (group, table):
+        columns: dict[str, list[Any]] = {}
+        for name in NUMBERS:
+            columns[name] = _numbers(table[name])
+        columns["mean_log_prob"] = mean_log_probs(table)
+        columns["reason"] = _reasons(table)
+        payload = read_payload(group["payload"])
+        messages: list[Part] = []
+        for message in group["messages"]:
+            content = shorten(message["content"])
+            messages.append({"role": message["role"], "content": content})
+        if not messages and tokenizer is not None:
+            prompt = tokenizer.backend.decode(group["prompt_ids"], skip_special_tokens=False)
+            messages.append({"role": "prompt", "content": shorten(prompt)})
+        shown: dict[str, Part] = {}
+        # Rounded as the rewards are.
+        lowest = round(lowest_right(full_mark(payload)), DIGITS)
+        for place in shown_places(columns["reward"], lowest):
+            shown[str(place)] = response_part(table, place, tokenizer, group["verifier"], payload)
+        return {
+            "step": step,
+            "row": row,
+            "uid": group["uid"],
+            "task": group["task"],
+            "domain": group["domain"],
+            "fate": group["fate"],
+            "origin": group["origin"],
+            "num_failed": group["num_failed"],
+            "verifier": group["verifier"],
+            "payload": _texts(payload),
+            "expected": _expected(payload),
+            "lowest_right": lowest,
+            "messages": messages,
+            "sampling": [group["temperature"], group["top_p"], group["max_tokens"]],
+            "version": group["version"],
+            "newest_version": group["newest_version"],
+            "columns": columns,
+            "responses": shown,
+        }
 
 
 def response_details(
@@ -280,10 +281,10 @@ def response_details(
 
     Raises DataError when the response is missing or cannot be read.
     """
-    group, table = _read(folder, step, row)
-    if not 0 <= place < table.num_rows:
-        raise DataError(f"group {row} of step {step} has {table.num_rows} rollouts, there is no rollout {place}")
-    return response_part(table, place, tokenizer, group["verifier"], read_payload(group["payload"]))
+    with _stored(folder, step, row) as (group, table):
+        if not 0 <= place < table.num_rows:
+            raise DataError(f"group {row} of step {step} has {table.num_rows} rollouts, there is no rollout {place}")
+        return response_part(table, place, tokenizer, group["verifier"], read_payload(group["payload"]))
 
 
 def shown_places(rewards: Sequence[float], lowest: float, num: int = MAX_SHOWN) -> list[int]:
@@ -305,7 +306,9 @@ def _spread(places: Sequence[int], num: int) -> list[int]:
     return [places[index * len(places) // num] for index in range(num)]
 
 
-def _read(folder: Path, step: int, row: int) -> tuple[Part, pa.Table]:
+@contextmanager
+def _stored(folder: Path, step: int, row: int) -> Iterator[tuple[Part, pa.Table]]:
+    """Yield a stored group and the table of its rollouts. Turns errors of their use into a DataError."""
     files = StoreFiles(folder)
     try:
         groups = read_table(files.groups(step))
@@ -313,7 +316,7 @@ def _read(folder: Path, step: int, row: int) -> tuple[Part, pa.Table]:
             raise DataError(f"step {step} has {groups.num_rows} groups, there is no group {row}")
         [group] = groups.slice(row, 1).to_pylist()
         with open_record(files.rollouts(step), VAST) as raw, pq.ParquetFile(raw) as file:
-            return group, file.read_row_group(row)
+            yield group, file.read_row_group(row)
     except (OSError, pa.ArrowException, *MALFORMED) as error:
         raise DataError(f"step {step} of {files.folder} cannot be read: {error}") from error
 

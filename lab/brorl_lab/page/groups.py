@@ -18,11 +18,13 @@ from brorl_graders.base.foreign import VAST, open_record
 from brorl_lab.store_reader import read_table
 from nemo_brorl.algorithm.pass_at_k import share_within
 from nemo_brorl.core.console import get_logger
+from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.files import MALFORMED
+from nemo_brorl.training.store.columns import GROUP_SCHEMA, ROLLOUT_SCHEMA
 from nemo_brorl.training.store.files import StoreFiles
 
 MAX_GROUPS = 40_000  # rows of the table, from the newest steps
-GROUP_COLUMNS = (
+SHOWN_OF_GROUPS = (
     "uid",
     "task",
     "domain",
@@ -32,7 +34,7 @@ GROUP_COLUMNS = (
     "num_failed",
     "mean_reward",
 )
-ROLLOUT_COLUMNS = (
+SHOWN_OF_ROLLOUTS = (
     "reward",
     "num_tokens",
     "is_stopped",
@@ -83,7 +85,7 @@ class StoreTables:
                 found[step] = self._read_step(files, step)
             except FileNotFoundError:  # deleted meanwhile: the store has a limit
                 continue
-            except (OSError, pa.ArrowException, *MALFORMED) as error:
+            except (OSError, pa.ArrowException, DataError, *MALFORMED) as error:
                 self.unreadable[step] = str(error)
                 log.warning("step %d of %s cannot be read: %s", step, files.folder, error)
         return found
@@ -100,20 +102,22 @@ class StoreTables:
 def read_columns(files: StoreFiles, step: int) -> Columns:
     """Return a stored step's columns with one value for each group: of the group itself, or summed over rollouts."""
     with open_record(files.groups(step), VAST) as raw, pq.ParquetFile(raw) as file:
-        groups = file.read(columns=[*GROUP_COLUMNS, "full_mark"])
-    rollouts = read_table(files.rollouts(step), ROLLOUT_COLUMNS)
-    columns: Columns = {}
-    for name in GROUP_COLUMNS:
-        columns[name] = groups[name].to_numpy()
+        groups = file.read(columns=[*SHOWN_OF_GROUPS, "full_mark"])
+    rollouts = read_table(files.rollouts(step), SHOWN_OF_ROLLOUTS)
+    columns = {name: _array(groups, GROUP_SCHEMA, name) for name in SHOWN_OF_GROUPS}
+    rewards, num_tokens, is_stopped = [_array(rollouts, ROLLOUT_SCHEMA, name) for name in SHOWN_OF_ROLLOUTS]
     sizes = columns["num_rollouts"]
+    if sizes.sum() != len(rewards) or not all((sizes > 0) & (sizes <= len(rewards))):
+        raise DataError(f"its groups say that they have other numbers of rollouts than the {len(rewards)} stored")
     starts = np.cumsum(sizes) - sizes
-    rewards = rollouts["reward"].to_numpy()
     columns["num_right"] = _sums(rewards >= np.repeat(_lowest_right(groups), sizes), starts)
-    num_tokens = rollouts["num_tokens"].to_numpy()
     columns["mean_tokens"] = _sums(num_tokens, starts) / sizes
-    is_stopped = rollouts["is_stopped"].to_numpy()
     columns["num_cut"] = sizes - _sums(is_stopped, starts)
     return columns
+
+
+def _array(table: pa.Table, schema: pa.Schema, name: str) -> np.ndarray:
+    return table[name].cast(schema.field(name).type).to_numpy()
 
 
 def _lowest_right(groups: pa.Table) -> np.ndarray:

@@ -332,9 +332,9 @@ def _groups_in_order(step: int, columns: Columns) -> list[tuple[int, int]]:
 def as_json(part: Part) -> str:
     """Return a part of the report page's data as JSON, with null for numbers that JSON does not have."""
     try:
-        return json.dumps(part, allow_nan=False, separators=(",", ":"))
+        return json.dumps(part, allow_nan=False, separators=(",", ":"), default=str)
     except ValueError:
-        return json.dumps(_finite(part), separators=(",", ":"))
+        return json.dumps(_finite(part), separators=(",", ":"), default=str)
 
 
 def _finite(value: Any) -> Any:
@@ -371,7 +371,7 @@ def render_page(mode: str, runs: Sequence[RunView], parts: Mapping[str, str]) ->
     return Template(_asset("page.html")).substitute(
         mode=mode,
         policy=content_security_policy(mode, style, script),
-        title=html.escape(title),
+        title=html.escape(inert_line(title)),
         style=style,
         script=script,
         first=first,

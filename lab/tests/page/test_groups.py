@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +28,7 @@ from brorl_lab.page.groups import (
     rate_shares,
     success_rates,
 )
-from brorl_lab.page.page import reading_order
+from brorl_lab.page.page import as_json, reading_order
 
 from nemo_brorl.config.records import StoreConfig
 from nemo_brorl.core.errors import DataError
@@ -167,6 +169,37 @@ def test_what_is_not_there_is_one_message(run: Path) -> None:
         response_details(run, 3, 0, 7, None)
     with pytest.raises(DataError, match="step 9"):
         group_details(run, 9, 0, None)
+
+
+def put_column(path: Path, name: str, values: list[object]) -> None:
+    table = pq.read_table(path)
+    pq.write_table(table.set_column(table.column_names.index(name), name, pa.array(values)), path)
+
+
+@pytest.mark.parametrize("sizes", [[2**33, 2], [-1, 6], [0, 5], [3, 3], ["<b>", "2"]])
+def test_groups_of_other_sizes_than_their_rollouts_are_unreadable(run: Path, sizes: list[object]) -> None:
+    put_column(StoreFiles(run).groups(3), "num_rollouts", sizes)
+    store = StoreTables(run)
+    assert list(store.by_step()) == [4] and list(store.unreadable) == [3]
+
+
+def test_a_mean_reward_that_is_a_text_is_unreadable(run: Path) -> None:
+    put_column(StoreFiles(run).groups(3), "mean_reward", ["<b>", "0"])
+    assert list(StoreTables(run).by_step()) == [4]
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "values"),
+    [("groups", "payload", ["{" * 65] * 2), ("rollouts", "reward", [math.nan] * 5), ("groups", "messages", [[7]] * 2)],
+)
+def test_a_group_that_cannot_be_shown_is_one_message(run: Path, file: str, name: str, values: list[object]) -> None:
+    put_column(getattr(StoreFiles(run), file)(3), name, values)
+    with pytest.raises(DataError, match="step 3 of .* cannot be read"):
+        group_details(run, 3, 0, None)
+
+
+def test_a_value_that_json_does_not_have_is_a_text_on_the_page() -> None:
+    assert as_json({"uid": datetime.date(2024, 2, 29)}) == '{"uid":"2024-02-29"}'
 
 
 def test_a_character_of_several_tokens_is_one_piece_with_their_least_log_prob(tmp_path: Path) -> None:

@@ -42,6 +42,12 @@ def test_hostile_text_reaches_a_terminal_inert(text: str) -> None:
     assert inert("a\nb ü 7") == "a\nb ü 7"
 
 
+def test_a_flood_of_marks_on_a_letter_is_escaped_and_scripts_that_stack_marks_are_not() -> None:
+    assert inert("e" + "\u0301" * 10) == "e" + "\u0301" * 8 + "\\u0301" * 2
+    words = "Việt שָׁלוֹם हिन्दी བསྒྲུབས ภาษาไทยที่ ❤️"
+    assert inert(words) == inert(words + words)[: len(words)] == words
+
+
 def test_long_text_is_shown_by_its_end() -> None:
     lines = quoted("said", "x" * 5000 + " end")
     assert lines[1].startswith("    | … x")

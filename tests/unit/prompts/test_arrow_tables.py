@@ -29,6 +29,28 @@ def test_of_row_groups_over_the_limit_only_the_last_is_kept(tmp_path: Path, monk
         assert len(table._decoded) == 1
 
 
+@pytest.mark.parametrize(("kind", "value"), [("date32", 2**30), ("duration[s]", 2**62), ("time zone", 0)])
+def test_a_value_that_python_cannot_hold_is_damage_of_its_file(kind: str, value: int, tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    mars = pyarrow.timestamp("us", tz="Mars/Olympus")
+    values = pyarrow.array([value], mars if kind == "time zone" else pyarrow.type_for_alias(kind))
+    pyarrow.parquet.write_table(pyarrow.table({"answer": values}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet cannot be read"):
+        ParquetTable(tmp_path / "a.parquet", None).read(0, 1)
+
+
+def test_a_row_group_of_less_than_no_rows_is_refused(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "a.parquet", NUMBERS[:1])
+    content = path.read_bytes()
+    # Thrift's varint of 1 becomes that of -1, for the number of rows between the row group's size and its offset.
+    assert content.count(b"\x16\x02\x26\x08") == 1
+    path.write_bytes(content.replace(b"\x16\x02\x26\x08", b"\x16\x01\x26\x08"))
+    with pytest.raises(DataError, match="less than no rows"):
+        ParquetTable(path, None)
+
+
 def test_an_arrow_file_with_a_footer_is_read_as_well(tmp_path: Path) -> None:
     import pyarrow
 

@@ -111,6 +111,9 @@ USUAL_NAMES = {
         "Sequence",
     ),
 }
+USUAL_IMPORTS = {name: f"import {name}" for name in USUAL_MODULES}
+for _module, _members in USUAL_NAMES.items():
+    USUAL_IMPORTS |= {name: f"from {_module} import {name}" for name in _members}
 # Calls and modules that could run what a program returns, or that cannot work from the judge's process.
 REFUSED_CALLS = ("eval", "exec", "compile", "globals", "__import__")
 REFUSED_MODULES = ("ctypes", "importlib", "inspect", "marshal", "pickle", "subprocess")
@@ -186,17 +189,12 @@ def usual_imports(source: str, setup: str = "") -> dict[str, str]:
         return {}
     try:
         read, bound = _names(source)
-        _, bound_before = _names(setup)
+        missing = (read - bound).intersection(USUAL_IMPORTS)
+        if missing:
+            missing -= _names(setup)[1]
     except (SyntaxError, ValueError, RecursionError):
         return {}
-    found = {}
-    for name in sorted(read - bound - bound_before):
-        if name in USUAL_MODULES:
-            found[name] = f"import {name}"
-        for module, names in USUAL_NAMES.items():
-            if name in names:
-                found[name] = f"from {module} import {name}"
-    return found
+    return {name: USUAL_IMPORTS[name] for name in sorted(missing)}
 
 
 class _Marks(ast.NodeTransformer):
