@@ -32,13 +32,15 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import get_logger, setup_logging
 from nemo_brorl.core.errors import BroRLError
 from nemo_brorl.core.files import naming
+from nemo_brorl.core.quick_imports import quick_imports
 from nemo_brorl.ports import MetricSink
 
 # Log level of NeMo and Lightning on the console. Their messages concern a training loop that is not used here.
 LIBRARY_LOG_LEVEL = logging.ERROR
 
 logging.getLogger("nv_one_logger").setLevel(LIBRARY_LOG_LEVEL)
-with warnings.catch_warnings():
+# NeMo imports Megatron-core, and transformers scikit-learn, for functions that the driver does not use.
+with warnings.catch_warnings(), quick_imports("megatron", "sklearn"):
     warnings.simplefilter("ignore")  # import warnings about optional libraries that the driver does not need
     from lightning.pytorch import Trainer
     from lightning.pytorch.loggers import Logger, MLFlowLogger
