@@ -1,6 +1,6 @@
 """Use NeMo in the driver: its `exp_manager` for loggers and run records, its `hydra_runner` as entry point.
 
-Importing NeMo takes about six seconds of CPU (it brings Lightning). So settings are checked before this module is
+Importing NeMo takes about four seconds of CPU (it brings Lightning). So settings are checked before this module is
 imported, and the actors, which never import it, start meanwhile.
 
 `exp_manager` gets its own folder below the run folder. When a run continues, it moves every plain file of its folder

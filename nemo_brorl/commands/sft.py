@@ -116,7 +116,7 @@ def fine_tune_alone(config: BroRLConfig, line: CommandLine, lessons: Lessons, wa
     starting = wiring.policy_alone(replace(config, rollouts=rollouts), heartbeat=heartbeat, watch=watch)
     with stalls, starting as policy:
         with watch.measure("nemo"):
-            from nemo_brorl.commands.nemo_app import open_experiment, run_with_nemo  # takes six seconds
+            from nemo_brorl.commands.nemo_app import open_experiment, run_with_nemo  # takes four seconds
 
             experiment = run_with_nemo(line, open_experiment)
         loggers = [LoggerSink(logger) for logger in experiment.loggers]

@@ -148,7 +148,7 @@ def opened(
     starting = wiring.start_actors(config, inputs.model_folder, inputs.verifiers, watch, heartbeat=heartbeat)
     with starting as actors:
         with watch.measure("nemo"):
-            from nemo_brorl.commands.nemo_app import (  # takes six seconds, while actors start
+            from nemo_brorl.commands.nemo_app import (  # takes four seconds, while actors start
                 open_experiment,
                 open_sinks,
                 run_with_nemo,
