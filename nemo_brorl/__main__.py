@@ -16,6 +16,7 @@ from nemo_brorl.core.clock import INTERRUPTED, StartCut, cut_by_signals
 from nemo_brorl.core.console import write_error, write_out, write_words
 from nemo_brorl.core.errors import USER_ERROR, BroRLError, ConfigError
 from nemo_brorl.core.files import cannot_write, is_refused
+from nemo_brorl.core.quick_imports import quick_imports
 
 STACK = "run scripts/install.sh cpu, or gpu, in a checkout of nemo_brorl"
 
@@ -126,7 +127,8 @@ def _run(arguments: list[str]) -> int:
     sys.argv = [f"brorl {command}", *rest]
     try:
         # Other commands' modules are not imported: some take seconds.
-        module = importlib.import_module(module_name)
+        with quick_imports():
+            module = importlib.import_module(module_name)
         return int(module.main(rest))
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]

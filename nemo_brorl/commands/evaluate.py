@@ -20,6 +20,7 @@ from nemo_brorl.config.unread import EVALUATE
 from nemo_brorl.core.clock import StopRequest
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import CheckpointError
+from nemo_brorl.core.quick_imports import quick_imports
 from nemo_brorl.core.start_report import StartReport
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.evaluation.answers import AnswerFile, nearest_other
@@ -165,7 +166,7 @@ def sample_missing(
     verifiers = all_verifiers(benchmarks)
     with contextlib.ExitStack() as stack:
         report = stack.enter_context(StartReport(console))
-        with report.measure("imports"):
+        with report.measure("imports"), quick_imports():
             from nemo_brorl.commands.wiring import make_sampler, ready_actors
         starting = ready_actors(config, model_folder, verifiers, with_policy=False, with_answers=True, watch=report)
         actors = stack.enter_context(starting)

@@ -1,6 +1,6 @@
 """Use NeMo in the driver: its `exp_manager` for loggers and run records, its `hydra_runner` as entry point.
 
-Importing NeMo takes about six seconds of CPU (it brings Lightning). So settings are checked before this module is
+Importing NeMo takes about four seconds of CPU (it brings Lightning). So settings are checked before this module is
 imported, and the actors, which never import it, start meanwhile.
 
 `exp_manager` gets its own folder below the run folder. When a run continues, it moves every plain file of its folder
@@ -32,13 +32,15 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import get_logger, setup_logging
 from nemo_brorl.core.errors import BroRLError
 from nemo_brorl.core.files import naming
+from nemo_brorl.core.quick_imports import quick_imports
 from nemo_brorl.ports import MetricSink
 
 # Log level of NeMo and Lightning on the console. Their messages concern a training loop that is not used here.
 LIBRARY_LOG_LEVEL = logging.ERROR
 
 logging.getLogger("nv_one_logger").setLevel(LIBRARY_LOG_LEVEL)
-with warnings.catch_warnings():
+# NeMo imports Megatron-core, and transformers scikit-learn, for functions that the driver does not use.
+with warnings.catch_warnings(), quick_imports("megatron", "sklearn"):
     warnings.simplefilter("ignore")  # import warnings about optional libraries that the driver does not need
     from lightning.pytorch import Trainer
     from lightning.pytorch.loggers import Logger, MLFlowLogger

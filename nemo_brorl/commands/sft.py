@@ -27,6 +27,7 @@ from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.lock import locked
 from nemo_brorl.core.machine import this_machine
+from nemo_brorl.core.quick_imports import quick_imports
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
 from nemo_brorl.core.start_report import StartReport
 from nemo_brorl.core.tokenizer import load_tokenizer
@@ -102,7 +103,7 @@ def fine_tune_alone(config: BroRLConfig, line: CommandLine, lessons: Lessons, wa
     The settings already have a number for every automatic size, such as ranks and micro-batches.
     """
     start, console = time.monotonic(), watch.console
-    with watch.measure("imports"):
+    with watch.measure("imports"), quick_imports():
         from nemo_brorl.commands import wiring  # imports Ray and Megatron, so only for valid settings
     run_folder = claim_run_folder(config, resolve_model(config))
     open_log(run_folder, console)
@@ -115,7 +116,7 @@ def fine_tune_alone(config: BroRLConfig, line: CommandLine, lessons: Lessons, wa
     starting = wiring.policy_alone(replace(config, rollouts=rollouts), heartbeat=heartbeat, watch=watch)
     with stalls, starting as policy:
         with watch.measure("nemo"):
-            from nemo_brorl.commands.nemo_app import open_experiment, run_with_nemo  # takes six seconds
+            from nemo_brorl.commands.nemo_app import open_experiment, run_with_nemo  # takes four seconds
 
             experiment = run_with_nemo(line, open_experiment)
         loggers = [LoggerSink(logger) for logger in experiment.loggers]

@@ -28,6 +28,7 @@ from nemo_brorl.core.best_weights import weights_line
 from nemo_brorl.core.clock import StopRequest, grace_s
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.lock import locked
+from nemo_brorl.core.quick_imports import quick_imports
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
 from nemo_brorl.core.start_report import StageReport, StartReport
 from nemo_brorl.core.timeline import Timeline
@@ -124,7 +125,7 @@ def train_alone(config: BroRLConfig, line: CommandLine, model_folder: Path, watc
 
 def read_inputs(config: BroRLConfig, model_folder: Path, watch: StageReport) -> Inputs:
     """Read and check tokenizer and questions, and claim the run folder."""
-    with watch.measure("imports"):
+    with watch.measure("imports"), quick_imports():
         from nemo_brorl.commands import rehearse, wiring  # imports Ray and Megatron, so only for valid settings
     with watch.measure("inputs"):
         inputs = wiring.read_inputs(config, model_folder)
@@ -147,7 +148,7 @@ def opened(
     starting = wiring.start_actors(config, inputs.model_folder, inputs.verifiers, watch, heartbeat=heartbeat)
     with starting as actors:
         with watch.measure("nemo"):
-            from nemo_brorl.commands.nemo_app import (  # takes six seconds, while actors start
+            from nemo_brorl.commands.nemo_app import (  # takes four seconds, while actors start
                 open_experiment,
                 open_sinks,
                 run_with_nemo,

@@ -17,6 +17,7 @@ from nemo_brorl.config.named_code import check_names
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.model_shape import model_family
+from nemo_brorl.core.quick_imports import quick_imports
 from nemo_brorl.core.start_report import StartReport
 
 
@@ -34,7 +35,7 @@ def try_out(config: BroRLConfig, line: CommandLine) -> int:
         report = stack.enter_context(StartReport(console))
         config, model_folder = sized(config, console, with_policy=False)
         console.line(f"model family: {model_family(model_folder)}")
-        with report.measure("imports"):
+        with report.measure("imports"), quick_imports():
             from nemo_brorl.commands import rehearse, wiring  # imports Ray, so only for valid settings
         with report.measure("inputs"):
             inputs = wiring.read_inputs(config, model_folder)

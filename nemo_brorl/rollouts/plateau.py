@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student_t
+from scipy.special import stdtrit
 
 from nemo_brorl.config.rollouts import PlateauConfig
 
@@ -58,7 +58,7 @@ def trend(scores: Sequence[float], config: PlateauConfig) -> Trend:
     residuals = y - y.mean() - slope * x
     degrees_of_freedom = len(y) - 2
     error = math.sqrt(float(residuals @ residuals) / degrees_of_freedom / spread)
-    quantile = float(student_t.ppf(config.confidence, degrees_of_freedom))
+    quantile = float(stdtrit(degrees_of_freedom, config.confidence))
     reach = quantile * error
     return Trend(slope, error, slope - reach, slope + reach, config.min_gain)
 

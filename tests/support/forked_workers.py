@@ -31,6 +31,7 @@ from typing import Any, NoReturn
 
 import psutil
 
+from nemo_brorl.core.quick_imports import quick_imports
 from tests.support.source_tree import CODE_PATH, PACKAGE, tree
 
 KINDS = ("engines", "ranks")
@@ -144,14 +145,15 @@ def _import_libraries(kind: str) -> None:
         from nemo_brorl.generation.device import prepare_process
 
         prepare_process(on_cpu=True)
-        names = ENGINE_MODULES
+        names, left_out = ENGINE_MODULES, ["sklearn"]  # as `generation/engine_actor.py` has it
     else:
         from nemo_brorl.policy.process.device import open_device
 
         open_device(on_gpu=False, num_threads=1)  # before the first import of megatron
-        names = (*sorted(_imported_by(PACKAGE / "policy")), *RANK_MODULES)
-    for name in names:
-        importlib.import_module(name)
+        names, left_out = (*sorted(_imported_by(PACKAGE / "policy")), *RANK_MODULES), []
+    with quick_imports(*left_out):
+        for name in names:
+            importlib.import_module(name)
     del sys.modules["ray"]
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nemo_brorl.config.rank_settings import RankSettings
 from nemo_brorl.core.console import get_logger, setup_logging
+from nemo_brorl.core.quick_imports import quick_imports
 from nemo_brorl.policy.process.rank_progress import PROGRESS, RankAnswer, RankProgress, tracked
 from nemo_brorl.types import BucketNotice, Float32, UpdatePlan, WeightBucket, WeightLink
 
@@ -77,7 +78,8 @@ class PolicyWorker:
         self._open_device()
 
     def _open_device(self) -> None:
-        from nemo_brorl.policy.process.device import open_device
+        with quick_imports():
+            from nemo_brorl.policy.process.device import open_device
 
         self.device = open_device(self.settings.layout.on_gpu, self.settings.policy.num_threads or 1)
 
@@ -87,9 +89,10 @@ class PolicyWorker:
 
         Raises ModelError for an unusable model folder, ConfigError for settings that do not fit the model.
         """
-        from nemo_brorl.policy.process import process_groups
-        from nemo_brorl.policy.process.profiling import Profiling
-        from nemo_brorl.policy.rank.learner import Learner
+        with quick_imports():
+            from nemo_brorl.policy.process import process_groups
+            from nemo_brorl.policy.process.profiling import Profiling
+            from nemo_brorl.policy.rank.learner import Learner
 
         if self.store is None:
             self.store = process_groups.join_store(*address, self.settings.layout.world_size)

@@ -1,0 +1,29 @@
+"""Import large libraries in less time of a core: garbage collections would take a fifth of it."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def quick_imports(*left_out: str) -> Iterator[None]:
+    """Import inside this context without garbage collections, and exempt from later ones what is there at its end.
+
+    Nothing inside finds the libraries `left_out`, unless they are imported already. Other libraries import them where
+    they are installed.
+    """
+    hidden = [name for name in left_out if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
+    is_outermost = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
+        if is_outermost:
+            gc.freeze()
+            gc.enable()
