@@ -71,18 +71,18 @@ KEYS = (
     ),
     Key(TOLERANCE, "largest relative difference of equal numbers, from 0 to below 1", (), "0"),
 )
-_TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
-_CAPITALS = re.compile(r"(?:^|[ {])[A-Z]{2,3} ?\}?$")
+_TEXT = re.compile(r"\\text\{([^{}]*)\}")
+_CAPITALS = re.compile(r"(?:^|[ {])[A-Z]{2,3}\}?$")
 _VECTOR_PRODUCT = re.compile(r"\\(?:mathbf|boldsymbol|bm|vec)(?![A-Za-z])[^+=]*\\times")
-_LETTER = re.compile(r"(?:\\text ?\{)?\(?[A-J]\)?\}?")
+_LETTER = re.compile(r"(?:\\text\{)?\(?[A-J]\)?\}?")
 _CHOICE = re.compile(r"(?:[Oo]ption |[Cc]hoice )?(?:\((?P<bracketed>[A-J])\)|(?P<letter>[A-J])(?:[.:)]|$))(?P<text>.*)")
 _OTHER_CHOICE = re.compile(r"\([A-J]\)|\b(?:or|and)\b")
 _LOOSE_SPACE = re.compile(r" (?![A-Za-z0-9])|(?<![A-Za-z0-9]) +(?!(?<=\d, )\d{3})")  # `1, 234` are two numbers
 _LIST = re.compile(r"(?:\\?\{)?(?P<terms>[^{}]*,[^{}]*?),?(?:\\?\})?")
 _LAST_TERM = re.compile(r"(,-?\w+)\.\.\.")  # dots that follow a whole term at once
-_DECIMAL_AFTER = re.compile(r"(?<=[\d}]) \( ?(?:=|\\approx)? ?(-?\d*\.\d+) ?\)$")  # `\frac{3}{8} (0.375)`
+_DECIMAL_AFTER = re.compile(r"(?<=[\d}]) \((?:=|\\approx)?(-?\d*\.\d+)\)$")  # `\frac{3}{8} (0.375)`
 _OPERATION = re.compile(
-    r"\\(?:sum|prod|i*nt|oint|lim)(?![A-Za-z])|\\frac ?\{ ?(?:d|\\partial)[^{}]*\}\{ ?(?:d|\\partial) ?[A-Za-z] ?\}"
+    r"\\(?:sum|prod|i*nt|oint|lim)(?![A-Za-z])|\\frac\{(?:d|\\partial)[^{}]*\}\{(?:d|\\partial) ?[A-Za-z]\}"
 )
 
 

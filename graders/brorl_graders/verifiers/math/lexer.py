@@ -51,8 +51,8 @@ T \top \intercal
 \setminus ∖ \backslash
 \angle ∠
 \triangle △
-\lor ∨
-\land ∧
+or \lor \vee ∨
+and \land \wedge ∧
 \lfloor ⌊
 \rfloor ⌋
 \lceil ⌈
@@ -89,7 +89,7 @@ _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻"
 _LOWERED = "₀₁₂₃₄₅₆₇₈₉"
 _DIGITS = str.maketrans(_RAISED + _LOWERED, "0123456789+-0123456789")
 _COMMAND = re.compile(r"\\([A-Za-z]+|.)\s*(?:\{(.*?)\})?", re.DOTALL)
-_UPRIGHT = re.compile(r"[eiT:]|-?\d[\d.,]*")
+_UPRIGHT = re.compile(r"[eiT:]|-?\d[\d.,]*|,? ?(?:and|or),?|to|if|for|when|only|negative|minus|about|exactly|approximately")
 _UPRIGHT_FUNCTION = re.compile(r"arc(?:sin|cos|tan)|sin|cos|tan|cot|sec|csc|ln|log")
 _OPENING = frozenset("+-*/^_=<>|([{&:")  # no space after these means anything
 
@@ -137,7 +137,7 @@ def _in_text(name: str, inside: str) -> tuple[str, ...]:
     """Return a text as one token, or as it is where it is a number, a constant or the name of a function."""
     plain = inside.strip()
     if _UPRIGHT.fullmatch(plain):
-        return tuple(_PIECE.findall(plain))
+        return (" ", *_PIECE.findall(plain), " ")
     if name in ("mathrm", "operatorname") and _UPRIGHT_FUNCTION.fullmatch(plain):
         return (f"\\{plain}",)
     words = _text(plain)
@@ -245,4 +245,5 @@ _NOTATION |= dict.fromkeys(_TYPESETTING, ())
 _NOTATION |= {letter: (f"\\{name}",) for letter, name in zip("αβγδεζηθλξρστφχψωΓΔΘΛΣΦΨ", _GREEK.split(), strict=True)}
 for _row in _SPELLINGS.strip().split("\n"):
     _sign, *_others = _row.split()
-    _NOTATION |= dict.fromkeys(_others, tuple(_PIECE.findall(_sign)))
+    _pieces = tuple(_PIECE.findall(_sign))
+    _NOTATION |= dict.fromkeys(_others, (" ", *_pieces, " ") if _sign.isalpha() else _pieces)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_CAPITALS = re.compile(r"(?:\\(?P<sign>angle|triangle|overline|overrightarrow) ?\{? ?)?(?P<letters>[A-Za-z]{2,3}) ?\}?")
+_CAPITALS = re.compile(r"(?:\\(?P<sign>angle|triangle|overline|overrightarrow) ?\{?)?(?P<letters>[A-Za-z]{2,3})\}?")
 _SMALL_WORDS = frozenset(("yes", "no", "dne", "odd", "one", "two", "six", "ten"))
 
 

@@ -16,6 +16,7 @@ MAX_WRAPPINGS = 8  # levels of braces, stars or quotes around a whole answer
 _ROOT_IN_WORDS = re.compile(r"\b(?:the )?(square|cube) root of (?=\d)", re.IGNORECASE)
 _COMMAND_START = re.compile(r"(?<!\\)\\(?!\\)")
 _LONE_DOLLAR = re.compile(r"(?<=^)\$(?=\d)|(?<=^-)\$(?=\d)")
+_VECTOR_FONTS = ("\\mathbf", "\\boldsymbol", "\\bm", "\\hat", "\\vec")
 _UNIT_VECTORS = re.compile(
     r" ?([-+]?) ?((?:\d[\d.]*|\\frac ?\{[^{}]*\}\{[^{}]*\})?) ?\\(?:mathbf|boldsymbol|bm|hat|vec)"
     r" ?\{? ?(?:\\(?:mathbf|hat) ?\{ ?)?\\?([ijk])(?:math)?(?![A-Za-z]) ?\}* ?"
@@ -94,7 +95,7 @@ def without_roots_in_words(text: str) -> str:
 
 def _of_unit_vectors(text: str) -> str:
     """Write `2\\mathbf{i}-\\mathbf{k}` as `(2, 0, -1)`."""
-    terms = list(_UNIT_VECTORS.finditer(text)) if "\\" in text else []
+    terms = list(_UNIT_VECTORS.finditer(text)) if any(font in text for font in _VECTOR_FONTS) else []
     names = [term[3] for term in terms]
     if len(terms) < 2 or len(set(names)) < len(names) or _UNIT_VECTORS.sub("", text).strip(" $"):
         return text

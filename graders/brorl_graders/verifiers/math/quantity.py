@@ -10,21 +10,21 @@ from brorl_graders.verifiers.math.number_words import SCALES, changes_a_number
 from brorl_graders.verifiers.math.units import read_unit, unknown_unit
 from brorl_graders.verifiers.math.value import Value, read_number, read_value, scaled
 
-_PERCENT = re.compile(r" ?(?:%|\\text ?\{ ?(?:%|per ?cent) ?\}|per ?cent(?:age)?|pct)$")
+_PERCENT = re.compile(r" ?(?:%|\\text\{(?:%|per ?cent)\}|per ?cent(?:age)?|pct)$")
 _UNIT_PAIR = re.compile(r" ?(\d+(?:\.\d+)?) ?([A-Za-z]+)(?: ?(?:,|and\b))?")
 _HOURS = re.compile(r"(h(?:rs?|ours?)? ?,? ?(?:and )?\d+) ?m(?![a-z])")
-_UNIT_THEN_NUMBER = re.compile(r"[A-Za-z]{1,20}(?: ?\}| ?,| and)* ?\d")
-_UNIT_START = re.compile(r" ?(?:\\text ?\{|\^ ?\{? ?\\circ|(?<=[\d}) ])[A-Za-zμΩ]|\\(?:[oO]mega|mu|frac)(?![A-Za-z]))")
+_UNIT_THEN_NUMBER = re.compile(r"[A-Za-z]{1,20}(?:\}| ?,| ?and)* ?\d")
+_UNIT_START = re.compile(r" ?(?:\\text\{|\^\\circ|(?<=[\d}) ])[A-Za-zμΩ]|\\(?:[oO]mega|mu|frac)(?![A-Za-z]))")
 _NOUN = re.compile(r"(?:(?:square|sq|cubic|cu)\.? )?[a-z]{2,}(?:[ -][a-z]{2,})*")
 _AFTER_A_NOUN = re.compile(
     r"(?<=[a-z]) (?:long|tall|wide|high|deep|away|old|each|left|altogether|remaining|only|in (?:total|all)"
     r"|of [a-z ]+)$"
 )
-_SCALE = re.compile(rf"(?:\\text ?\{{ ?)?({'|'.join(SCALES)})(?![A-Za-z])", re.IGNORECASE)
+_SCALE = re.compile(rf"(?:\\text\{{)?({'|'.join(SCALES)})(?![A-Za-z])", re.IGNORECASE)
 _NO_NOUN = re.compile(rf"{NAME_IN_TEXT}|\b(?:mod|to|or|and|not)\b")
 MIN_NOUN = 3  # letters of a noun after a number and a space; a shorter one may be a product of variables
-_POWER = re.compile(r" ?\^ ?\{? ?[2-5] ?\}? ?$")
-_TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
+_POWER = re.compile(r"\^\{?[2-5]\}? ?$")
+_TEXT = re.compile(r"\\text\{([^{}]*)\}")
 
 
 def read_quantity(text: str) -> Quantity | None:

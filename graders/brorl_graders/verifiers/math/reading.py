@@ -41,39 +41,34 @@ MAX_LENGTH = 600  # characters
 MAX_DEPTH = 30  # levels of brackets
 MAX_ITEMS = 64
 
-_OTHERS = re.compile(r"\\text ?\{ ?,? ?(?:and|or),? ?\}|(?<![A-Za-z\\{])(?:and|or)(?![A-Za-z])")
-_MIXED = re.compile(r"(-?\d+) ?(?:\\text ?\{ ?and ?\}|and) ?(?:\\frac ?\{ ?(\d+) ?\}\{ ?(\d+) ?\}|(\d+) ?/ ?(\d+))")
-_APPROXIMATELY = re.compile(
-    r"^(?:\\approx|=|\\text ?\{ ?(?:approximately|about|exactly) ?\}|(?:approximately|about|exactly) )+ ?"
-)
-_NEGATIVE = re.compile(r"^(?:\\text ?\{ ?(?:negative|minus) ?\}|(?:negative|minus)) ?(?=[\d\\.])", re.IGNORECASE)
+_OTHERS = re.compile(r"(?<![A-Za-z\\{])(?:and|or)(?![A-Za-z])")
+_MIXED = re.compile(r"(-?\d+) ?and ?(?:\\frac\{(\d+)\}\{(\d+)\}|(\d+)/(\d+))")
+_APPROXIMATELY = re.compile(r"^(?:\\approx|=|(?:approximately|about|exactly)(?![A-Za-z]))+ ?")
+_NEGATIVE = re.compile(r"^(?:negative|minus) ?(?=[\d\\.])", re.IGNORECASE)
 _RELATION = re.compile(
     r"[<>=]|\\(?:le|ge|ne|in|notin|approx|sim|equiv|pm|mp|to|mid|subset|lt|gt|cap|setminus)(?![A-Za-z])"
 )
-_TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
 _CASE_END = re.compile(rf"(?:{ONE_OR_OTHER.pattern})|;")
-_POINT = re.compile(
-    r"(?:\\text ?\{ ?(?:the )?points? ?\} ?|(?:the )?points? |(?P<name>[A-Z](?:_\{?\d\}?|')?) ?=? ?)(?=\()"
-)
-_RATIO = re.compile(r"\d+(?:\.\d+)?(?: ?(?::|\\text ?\{ ?(?:to|:) ?\}| to ) ?\d+(?:\.\d+)?)+")
+_POINT = re.compile(r"(?:\\text\{(?:the )?points?\}|(?:the )?points? ?|(?P<name>[A-Z](?:_\{\d\}|')?) ?=? ?)(?=\()")
+_RATIO = re.compile(r"\d+(?:\.\d+)?(?: ?(?::|to) ?\d+(?:\.\d+)?)+")
 _RATIO_SIGN = re.compile(r":|to")
 _TIME = re.compile(r"(?:1?\d|2[0-4]):(?:0\d|[1-5]0)")  # may be a ratio too
 _ENDLESS_SUM = re.compile(r"[-+*\d ]+(?:\.\.\.)[-+*\d ]+")
-_CASES = re.compile(r"(?:(?P<name>[A-Za-z](?: ?\([a-z]\))?) ?= ?)?\\begin ?\{cases\}(?P<rows>.*)\\end ?\{cases\}")
-_CONDITION = re.compile(r"(?:&|\\text ?\{ ?,? ?(?:if|for|when|where) ?\}|(?<![A-Za-z])(?:if|for|when)(?![A-Za-z]))")
-_COLUMN = re.compile(r"\\begin ?\{([pbB]?matrix)\}(.*)\\end ?\{\1\}")
+_CASES = re.compile(r"(?:(?P<name>[A-Za-z](?: ?\([a-z]\))?)=)?\\begin\{cases\}(?P<rows>.*)\\end\{cases\}")
+_CONDITION = re.compile(r"&|\\text\{,? ?(?:if|for|when|where)\}|(?<![A-Za-z])(?:if|for|when)(?![A-Za-z])")
+_COLUMN = re.compile(r"\\begin\{([pbB]?matrix)\}(.*)\\end\{\1\}")
 _LOOSE = re.compile(r"\\text|[\\(){} ]")
 _CONGRUENCE = re.compile(r"(?:[A-Za-z](?:equiv|=))?(?P<residue>-?\d{1,9})[pb]?mod(?P<modulus>\d{1,9})")
-_ONE_LETTER = re.compile(r"\( ?[A-Za-z] ?\)")
+_ONE_LETTER = re.compile(r" ?\([A-Za-z]\)")
 _INDIAN = re.compile(r"-?\d{1,2}(?:,\d\d)+,\d{3}")
-_COMBINATION = re.compile(r"\(? ?C ?\([^()]+,[^()]+\) ?\)?")
+_COMBINATION = re.compile(r"\(?C ?\([^()]+,[^()]+\)\)?")
 _GROUPED = re.compile(  # thousands in a list whose other commas have spaces
     r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?![\d,])(?=[^,;]*[,;] |[^,;]*;)"
     r"|(?<=[,;] )[1-9]\d{0,2}(?:,\d{3})+(?![\d,])"
 )
 _SEVERAL = re.compile(r"_\{[^{}]*,[^{}]*\}$")  # the roots `x_{1,2}`
 _SIGNS = re.compile(r"\\[pm]{2}(?![A-Za-z])")
-_UNIT = re.compile(r" ?(?:\\text ?\{(?P<unit>[^{}]*)\}|\^ ?\{? ?\\circ ?\}?)$")
+_UNIT = re.compile(r"(?:\\text\{(?P<unit>[^{}]*)\}|\^\\circ)$")
 _DECIMAL_COMMA = re.compile(r"-?(?:0|\d{4,}),\d+")  # one number, or two answers
 _INFINITE = {"\\infty": LARGEST, "+\\infty": LARGEST, "-\\infty": LEAST}
 _OPENING = "([{"
@@ -198,7 +193,7 @@ def _ratio(text: str) -> Ratio | None:
     found = _RATIO.fullmatch(text)
     if found is None:
         return None
-    plain = _TEXT.sub(r"\1", found[0]).replace(" ", "")
+    plain = text.replace(" ", "")
     parts = tuple(Value(Fraction(part)) for part in _RATIO_SIGN.split(plain))
     return Ratio(parts, _TIME.fullmatch(plain) is not None)
 

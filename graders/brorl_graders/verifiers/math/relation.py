@@ -12,21 +12,19 @@ from typing import NamedTuple
 from brorl_graders.verifiers.math.expression import VARIABLE
 
 _SIGN = re.compile(r"(\\(?:le|ge|lt|gt)(?![A-Za-z])|[<>])")
-_NAME = re.compile(rf" ?(?P<letter>{VARIABLE})(?:_\{{?\w\}}?)?(?: ?\([a-z]\))? ?")
-_INDEX = r"(?: ?_ ?(?:\w|\{(?:[^{}]|\{[^{}]*\})*\}))?"
+_NAME = re.compile(rf"(?P<letter>{VARIABLE})(?:_\{{\w\}})?(?: ?\([a-z]\))?")
+_INDEX = r"(?:_\{(?:[^{}]|\{[^{}]*\})*\})?"
 _THING = (
-    r"(?:\\text ?\{[A-Za-z ]+\}(?: ?[A-Z]{1,4})?|\\(?:Pr|mathbb ?\{? ?[PE] ?\}?)(?= ?[(\[])"
-    r"|m?\\(?:angle|overline|triangle) ?\{? ?[A-Z]{1,3} ?\}?"
-    rf"|\\vec ?\{{? ?[A-Za-z]{{1,2}} ?\}}?|\|? ?[A-Z]{{2,4}} ?\|?|\[[A-Z]{{3,4}}\]|[A-Za-z]|{VARIABLE}"
+    r"(?:\\text\{[A-Za-z ]+\}(?:[A-Z]{1,4})?|\\(?:Pr|mathbb\{[PE]\})(?=[(\[])"
+    r"|m?\\(?:angle|overline|triangle) ?\{?[A-Z]{1,3}\}?"
+    rf"|\\vec\{{[A-Za-z]{{1,2}}\}}|\|?[A-Z]{{2,4}}\|?|\[[A-Z]{{3,4}}\]|[A-Za-z]|{VARIABLE}"
     rf"|\\?(?:(?:arc)?(?:sin|cos|tan)|gcd|det|dim|deg)(?= ?\()){_INDEX}'*{_INDEX}"
 )
 NAME = re.compile(  # before the equals sign: `x`, `f'(2)`, `P(A \cap B)`, `\overline{AB}`, `\text{Area}`, `a:b`
-    rf"(?P<name>(?:{_THING}(?P<call> ?\([^()]*\))?|{_THING}(?: ?[:/] ?{_THING})+"
-    rf"|\\frac ?\{{ ?{_THING} ?\}} ?\{{ ?{_THING} ?\}})) ?= ?(?=\S)"
+    rf"(?P<name>(?:{_THING}(?P<call> ?\([^()]*\))?|{_THING}(?:[:/]{_THING})+"
+    rf"|\\frac\{{{_THING}\}}\{{{_THING}\}})) ?= ?(?=\S)"
 )
-_JOINT = re.compile(
-    r"\\text ?\{ ?,? ?(?:and|or),? ?\}|(?<![A-Za-z\\{])(?:and|or)(?![A-Za-z])|\\(?:lor|land|vee|wedge)|[,;]"
-)
+_JOINT = re.compile(r"(?<![A-Za-z\\{])(?:and|or)(?![A-Za-z])|[,;]")
 _LETTER = re.compile(VARIABLE)
 
 

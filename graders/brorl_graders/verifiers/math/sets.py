@@ -17,22 +17,22 @@ ReadOne = Callable[[str], Reading | None]
 LEAST = Quantity(Value(complex(-math.inf)))
 LARGEST = Quantity(Value(complex(math.inf)))
 ALL_REALS = Group("()", (LEAST, LARGEST))
-ONE_OR_OTHER = re.compile(r"\\text ?\{ ?,? ?or ?\}|(?<![A-Za-z\\{])or(?![A-Za-z])|\\(?:lor|vee)(?![A-Za-z])")
-_BOTH = re.compile(r"\\text ?\{ ?,? ?and ?\}|(?<![A-Za-z\\{])and(?![A-Za-z])|\\(?:land|wedge)(?![A-Za-z])")
-_REALS = r"\\mathbb ?\{? ?R ?\}?"
+ONE_OR_OTHER = re.compile(r"(?<![A-Za-z\\{])or(?![A-Za-z])")
+_BOTH = re.compile(r"(?<![A-Za-z\\{])and(?![A-Za-z])")
+_REALS = r"\\mathbb\{R\}"
 _ALL_REALS = re.compile(
-    r"(?:\\text ?\{ ?)?(?:the set of )?all real(?: number)?s(?: ?\}|(?P<but> except(?: for)? ?\}? ?)(?P<left_out>.+))?",
+    r"(?:\\text\{)?(?:the set of )?all real(?: number)?s(?:\}|(?P<but> except(?: for)?\}? ?)(?P<left_out>.+))?",
     re.IGNORECASE,
 )
-_REAL = re.compile(rf"^{VARIABLE} ?\\in ?{_REALS}(?: ?(?:,|\\text ?\{{ ?(?:and|with|where) ?\}})| ?(?=\\setminus|$)) ?")
+_REAL = re.compile(rf"^{VARIABLE}\\in{_REALS}(?: ?(?:,|and|\\text\{{(?:with|where)\}})|(?=\\setminus|$)) ?")
 _BUILDER = re.compile(
-    rf"\\\{{ ?(?P<name>{VARIABLE}) ?(?:\\in ?{_REALS})? ?(?:[:|]|\\mid(?![A-Za-z])) ?(?P<condition>.*?) ?\\\}}"
+    rf"\\\{{(?P<name>{VARIABLE})(?:\\in{_REALS})?[:|] ?(?P<condition>.*?)\\\}}"
 )
 _EXCEPT = re.compile(
-    rf"(?:(?P<name>{VARIABLE}) ?\\ne ?|(?:{_REALS}|(?P<base>[(\[][^()\[\]]+[)\]])) ?(?:\\setminus|-) ?(?=\\\{{|[(\[]))"
+    rf"(?:(?P<name>{VARIABLE})\\ne ?|(?:{_REALS}|(?P<base>[(\[][^()\[\]]+[)\]]))(?:\\setminus|-)(?=\\\{{|[(\[]))"
     r"(?P<left_out>.+)"
 )
-_MEMBER = re.compile(rf"(?:(?P<name>{VARIABLE}(?:_\{{?\w\}}?)?)|\([^()]+\)) ?\\in ?(?=[(\[\\])")
+_MEMBER = re.compile(rf"(?:(?P<name>{VARIABLE}(?:_\{{\w\}})?)|\([^()]+\))\\in(?=[(\[\\])")
 _UNION = re.compile(r"\\cup(?![A-Za-z])")
 
 
@@ -63,7 +63,7 @@ def _without_points(text: str, read_one: ReadOne) -> Reading | None:
     bounds = [part for part in parts if "\\ne" not in part]
     interval: Reading | None = ALL_REALS
     if bounds:
-        interval = read_one(bounds[0]) if len(bounds) == 1 else read_intersection(" \\land ".join(bounds), read_one)
+        interval = read_one(bounds[0]) if len(bounds) == 1 else read_intersection(" and ".join(bounds), read_one)
     left_out = [found for found in map(_EXCEPT.fullmatch, parts) if found]
     names = {found["name"] for found in left_out}
     if isinstance(interval, Named):
@@ -108,7 +108,7 @@ def read_set(text: str, read_one: ReadOne) -> Reading | None:
     """
     in_words = _ALL_REALS.fullmatch(text)
     if in_words:
-        text = f"\\mathbb{{R}} \\setminus \\{{{in_words['left_out']}\\}}" if in_words["but"] else "\\mathbb{R}"
+        text = f"\\mathbb{{R}}\\setminus\\{{{in_words['left_out']}\\}}" if in_words["but"] else "\\mathbb{R}"
     if text == "\\mathbb{R}":
         return ALL_REALS
     if "\\" not in text:
@@ -149,8 +149,6 @@ def _all_but(text: str, read_one: ReadOne) -> Reading | None:
 
 def read_alternatives(text: str, read_one: ReadOne) -> Reading | None:
     """Read intervals or solved inequalities with "or" between them as a union. None: the text is something else."""
-    if "or" not in text and "\\vee" not in text:
-        return None
     parts = ONE_OR_OTHER.split(text)
     if len(parts) < 2:
         return None

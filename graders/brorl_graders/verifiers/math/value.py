@@ -34,18 +34,18 @@ CUT_OFF = Fraction(1, 10**9)  # largest relative difference of a number and its 
 
 _DIGITS = r"(?:[1-9]\d{0,2}(?:,\d{3})+|[1-9]\d{0,2}(?: \d{3})+|\d+)"
 _DECIMAL = rf"(?:{_DIGITS}(?:\.\d*)?|\.\d+)"
-_EXPONENT = rf"\{{? ?\(?(?P<exponent>[-+]?\d{{1,{MAX_EXPONENT_DIGITS}}})\)? ?\}}?"
-_TIMES_TEN = r" ?(?:\\times|\\cdot|\*|x|X) ?10 ?(?:\^|\*\*) ?"
+_EXPONENT = rf"\{{?\(?(?P<exponent>[-+]?\d{{1,{MAX_EXPONENT_DIGITS}}})\)?\}}?"
+_TIMES_TEN = r" ?(?:\\times|\\cdot|\*|x|X) ?10\^"
 _SCIENTIFIC = re.compile(
     rf"(?P<mantissa>{_DECIMAL})(?:{_TIMES_TEN}{_EXPONENT}|[eE](?P<short>[-+]?\d{{1,{MAX_EXPONENT_DIGITS}}}))?"
 )
-_TEN = re.compile(rf"10 ?(?:\^|\*\*) ?{_EXPONENT}")
+_TEN = re.compile(rf"10\^{_EXPONENT}")
 _REPEATING = re.compile(
-    r"(?P<whole>\d+)\.(?P<fixed>\d*)(?:\\(?:overline|dot) ?\{ ?(?P<period>\d+) ?\}|\((?P<bracketed>\d+)\))"
+    r"(?P<whole>\d+)\.(?P<fixed>\d*)(?:\\(?:overline|dot)\{(?P<period>\d+)\}|\((?P<bracketed>\d+)\))"
 )
 _ENDLESS = re.compile(r"(?P<whole>\d+)\.(?P<fixed>\d*?)(?P<period>\d{1,6}?)(?P=period){2,}\.\.\.")
 _RATIO = (
-    r"(?:\\frac ?\{ ?(?P<top>[-+]?[\d.]+) ?\} ?\{ ?(?P<bottom>[-+]?[\d.]+) ?\}|(?P<over>[\d.]+) ?/ ?(?P<under>[\d.]+))"
+    r"(?:\\frac\{(?P<top>[-+]?[\d.]+)\}\{(?P<bottom>[-+]?[\d.]+)\}|(?P<over>[\d.]+)/(?P<under>[\d.]+))"
 )
 _FRACTION = re.compile(rf"(?:(?P<whole>\d+)(?: ?(?=\\)| \+? ?(?=\d)))?{_RATIO}")
 _SIGN = re.compile(r"[-+] ?")

@@ -14,7 +14,7 @@ from brorl_graders.verifiers.math.notation import in_one_notation
 from brorl_graders.verifiers.math.reading import read
 
 MAX_LENGTH = 2000  # characters of an answer that is brought into one spelling
-_TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
+_TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _NAMED = re.compile(r"[a-zA-Z]\w?(?:\([a-z]\))?=(?=.)")
 _SMALL_WORDS = ("yes", "no")  # other short words may be points or products, whose capitals count
 
