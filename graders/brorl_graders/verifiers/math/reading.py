@@ -23,7 +23,7 @@ from brorl_graders.verifiers.math.sets import (
     ONE_OR_OTHER,
     read_alternatives,
     read_inequality,
-    read_intersection,
+    read_conditions,
     read_set,
 )
 from brorl_graders.verifiers.math.units import read_unit
@@ -86,7 +86,7 @@ def read(text: str) -> Reading | None:
     if "negative" in plain or "minus" in plain or plain[:1].isupper():
         plain = _NEGATIVE.sub("-", plain)
     if "=" in plain or "or" in plain or "and" in plain or "\\" in plain:
-        several = _solutions(plain) or read_alternatives(plain, _read) or read_intersection(plain, _read)
+        several = _solutions(plain) or read_alternatives(plain, _read) or read_conditions(plain, _read)
         if several is not None:
             return several
     if "and" in plain or "or" in plain:
