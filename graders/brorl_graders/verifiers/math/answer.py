@@ -24,20 +24,12 @@ from brorl_graders.verifiers.math.equality import FORMS, PERCENT, UNITS, USUAL, 
 from brorl_graders.verifiers.math.equation import is_no_answer, is_to_be_solved, without_operation
 from brorl_graders.verifiers.math.estimate import steps_of_an_estimate
 from brorl_graders.verifiers.math.finding import MAX_TAIL, PLACES, find_answer, in_boxes, place_of
+from brorl_graders.verifiers.math.kinds import Group, Quantity, Reading, Words, unnamed
 from brorl_graders.verifiers.math.library import equal_by_library
 from brorl_graders.verifiers.math.marks import have_one_name
 from brorl_graders.verifiers.math.notation import in_one_notation
 from brorl_graders.verifiers.math.qualifier import with_argument_of, with_integer_of, without_qualifier
-from brorl_graders.verifiers.math.reading import (
-    Group,
-    Named,
-    Quantity,
-    Reading,
-    Words,
-    is_plain,
-    read,
-    read_in_the_kind_of,
-)
+from brorl_graders.verifiers.math.reading import is_plain, read, read_in_the_kind_of
 from brorl_graders.verifiers.math.relation import is_inequality, is_solved
 from brorl_graders.verifiers.math.statement import first_mark, is_bare, is_prose, stated_answer
 from brorl_graders.verifiers.math.votes import key_of as key_of
@@ -246,11 +238,10 @@ def _chosen(reference: str, given: str) -> Words | None:
 
 def _is_value(reading: Reading | None) -> bool:
     """Return whether an answer is read as a value or several, without variables."""
-    if isinstance(reading, Named):
-        return _is_value(reading.reading)
-    if isinstance(reading, Group):
-        return all(map(_is_value, reading.items))
-    return isinstance(reading, Quantity) and not reading.value.has_variables
+    plain = unnamed(reading)
+    if isinstance(plain, Group):
+        return all(map(_is_value, plain.items))
+    return isinstance(plain, Quantity) and not plain.value.has_variables
 
 
 def _letters(text: str) -> str:

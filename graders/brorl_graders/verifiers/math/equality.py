@@ -17,6 +17,7 @@ from brorl_graders.verifiers.math.kinds import (
     Reading,
     Words,
     Written,
+    unnamed,
 )
 from brorl_graders.verifiers.math.library import equal_by_library
 from brorl_graders.verifiers.math.sets import LARGEST
@@ -93,8 +94,8 @@ def _named(
 
     `x = 5` equals 5, and the equations `y = 2x` and `x = y/2` are the same.
     """
-    one = reference.reading if isinstance(reference, Named) else reference
-    other = given.reading if isinstance(given, Named) else given
+    one, other = unnamed(reference), unnamed(given)
+    assert one is not None and other is not None
     if isinstance(reference, Named) and isinstance(given, Named) and not _are_one_name(reference.name, given.name):
         if "," not in reference.name and "," not in given.name:
             return _expressions(reference, given, rules)

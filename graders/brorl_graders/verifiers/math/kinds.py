@@ -57,3 +57,8 @@ class Named(NamedTuple):
 
 
 Reading = Quantity | Expression | Words | Ratio | Written | Group | Named
+
+
+def unnamed(reading: Reading | None) -> Reading | None:
+    """Return an answer without its name, such as the 5 of `x = 5`."""
+    return reading.reading if isinstance(reading, Named) else reading

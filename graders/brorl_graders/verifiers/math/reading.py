@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from brorl_graders.verifiers.math.assignment import read_cases, read_tuple
 from brorl_graders.verifiers.math.expression import Unreadable, parse
-from brorl_graders.verifiers.math.kinds import Expression, Group, Named, Quantity, Ratio, Reading, Words, Written
+from brorl_graders.verifiers.math.kinds import Expression, Group, Named, Quantity, Ratio, Reading, Words, Written, unnamed
 from brorl_graders.verifiers.math.notation import depth
 from brorl_graders.verifiers.math.quantity import read_plain, read_quantity
 from brorl_graders.verifiers.math.relation import NAME
@@ -99,8 +99,7 @@ def read_in_the_kind_of(reference: Reading | None, text: str) -> Reading | None:
 
     `2 and 3/4` may be a mixed number, `12,34,567` one number, and `C(5,2)` a binomial.
     """
-    value = reference.reading if isinstance(reference, Named) else reference
-    if isinstance(value, (Quantity, Expression)) and _COMBINATION.fullmatch(text):
+    if isinstance(unnamed(reference), (Quantity, Expression)) and _COMBINATION.fullmatch(text):
         return _expression(text)
     if not isinstance(reference, (Quantity, Named)) or len(text) > MAX_LENGTH:
         return read(text)
@@ -260,11 +259,10 @@ def _expression(text: str) -> Reading | None:
 
 def is_plain(reading: Reading | None) -> bool:
     """Return whether an answer is read without expressions that only SymPy compares."""
-    if isinstance(reading, Group):
-        return all(map(is_plain, reading.items))
-    if isinstance(reading, Named):
-        return is_plain(reading.reading)
-    return reading is not None and not isinstance(reading, Expression)
+    plain = unnamed(reading)
+    if isinstance(plain, Group):
+        return all(map(is_plain, plain.items))
+    return plain is not None and not isinstance(plain, Expression)
 
 
 def _listing(text: str, items: list[str]) -> Reading | None:

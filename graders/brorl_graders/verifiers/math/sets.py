@@ -7,9 +7,10 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 from itertools import product
+from typing import TypeGuard
 
 from brorl_graders.verifiers.math.expression import VARIABLE
-from brorl_graders.verifiers.math.kinds import Expression, Group, Named, Quantity, Reading, Words
+from brorl_graders.verifiers.math.kinds import Expression, Group, Named, Quantity, Reading, Words, unnamed
 from brorl_graders.verifiers.math.relation import read_bounds
 from brorl_graders.verifiers.math.value import Value
 from brorl_graders.verifiers.math.words import NONE
@@ -50,7 +51,7 @@ def read_conditions(text: str, read_one: ReadOne) -> Reading | None:
     names = {reading.name for reading in readings if isinstance(reading, Named)}
     common: list[Group] | None = [ALL_REALS]
     for reading in readings:
-        intervals = _intervals(reading.reading if isinstance(reading, Named) else reading)
+        intervals = _intervals(unnamed(reading))
         common = _common(common, intervals) if common is not None and intervals else None
     if common is None or len(names) != 1:
         return None
@@ -60,9 +61,12 @@ def read_conditions(text: str, read_one: ReadOne) -> Reading | None:
 def _intervals(reading: Reading | None) -> list[Group] | None:
     """Return the intervals that a set consists of. None: it is no set, or its ends have no order."""
     parts = reading.items if isinstance(reading, Group) and reading.brackets == "U" else (reading,)
-    intervals = [part for part in parts if isinstance(part, Group) and len(part.brackets) == len(part.items) == 2]
-    ends = [end for interval in intervals for end in interval.items]
-    return intervals if len(intervals) == len(parts) and all(map(_has_a_place, ends)) else None
+    intervals = [part for part in parts if _is_interval(part) and all(map(_has_a_place, part.items))]
+    return intervals if len(intervals) == len(parts) else None
+
+
+def _is_interval(reading: Reading | None) -> TypeGuard[Group]:
+    return isinstance(reading, Group) and reading.brackets in ("()", "(]", "[)", "[]") and len(reading.items) == 2
 
 
 def _has_a_place(reading: Reading | None) -> bool:
@@ -150,9 +154,7 @@ def read_alternatives(text: str, read_one: ReadOne) -> Reading | None:
         return None
     readings = [read_one(part.strip()) for part in parts]
     names = {reading.name if isinstance(reading, Named) else "" for reading in readings}
-    inner = [reading.reading if isinstance(reading, Named) else reading for reading in readings]
-    intervals = [item for item in inner if isinstance(item, Group) and len(item.brackets) == len(item.items) == 2]
-    intervals = [item for item in intervals if item.brackets != "{}"]
+    intervals = [item for item in map(unnamed, readings) if _is_interval(item)]
     may_be_points = names == {""} and "\\infty" not in text and all(item.brackets == "()" for item in intervals)
     if len(intervals) < len(parts) or len(names) > 1 or may_be_points:
         return None
