@@ -33,19 +33,21 @@ _LETTERS = """alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta 
 upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega ell hbar"""
 _NAMES = frozenset(_LETTERS.split())
 ROOTS = ("sqrt", "cbrt")
+CALLED_WORDS = ("abs", "floor", "ceil")  # functions before brackets, and words elsewhere
 _PLAIN = (*FUNCTIONS, *ROOTS, *"pi theta alpha beta gamma delta lambda phi omega".split())
 NAME_IN_TEXT = rf"(?<![\\A-Za-z])(?:{'|'.join(_PLAIN)})(?![A-Za-z])"  # a function or letter without a backslash
 VARIABLE = rf"(?:(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])|\\(?:{'|'.join(_LETTERS.split())})(?![A-Za-z]))"
 _TOKEN = re.compile(
     r"\\(?:begin|end)\{[a-z]+\}(?:\{[lcr| ]*\})?|\\\\|\\[a-zA-Z]+|[a-zA-Z]+|\d+(?:\.(?![.(a-zA-Z])\d*)?|\.\d+|\S"
 )
-_NAMED = {name: f"\\{name}" for name in _PLAIN} | {"√": "\\sqrt", "∛": "\\cbrt"}
+_NAMED = {name: f"\\{name}" for name in (*_PLAIN, *CALLED_WORDS)} | {"√": "\\sqrt", "∛": "\\cbrt"}
 _DECORATED = frozenset(("overline", "overrightarrow", "angle", "triangle", "mathcal", "mathbb", "mathfrak", "vec"))
 _CALLED = frozenset("fghFGH")
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _ENCLOSED = {"\\lfloor": ("\\rfloor", "floor"), "\\lceil": ("\\rceil", "ceil")}
+_STACKED = {"\\over": "/", "\\choose": "binomial"}
 _PRODUCTS = frozenset(("*", "\\cdot", "\\times"))
-_CLOSING = frozenset((",", ")", "]", "}", "|", "&", "\\\\", "", *_RELATIONS))
+_CLOSING = frozenset((",", ")", "]", "}", "|", "&", "\\\\", "", *_RELATIONS, *_STACKED))
 
 
 class Unreadable(ValueError):
@@ -130,8 +132,11 @@ class _Parser:
             terms.append(term if sign == "+" else (sign, term))
             if self.next not in ("+", "-"):
                 break
+        found = terms[0] if len(terms) == 1 else ("+", *terms)
+        if self.next in _STACKED:
+            found = (_STACKED[self.take()], found, self.sum())
         self.depth -= 1
-        return terms[0] if len(terms) == 1 else ("+", *terms)
+        return found
 
     def product(self) -> Tree:
         """Read a product or quotient. Factors may follow each other without a sign."""
@@ -204,6 +209,9 @@ class _Parser:
         if self.next != "^":
             return base
         self.take()
+        if self.next == "\\circ" and not self.is_strict:
+            self.take()
+            return ("*", base, ("/", "\\pi", Fraction(180)))
         if self.is_strict and self.next != "{" and (len(self.next) > 1 or self.next == "-"):
             raise Unreadable
         exponent = self.argument()
@@ -302,6 +310,8 @@ class _Parser:
             return self.name(f"{token} {self.argument()}")
         if name in FUNCTIONS:
             return self.function(name)
+        if name in CALLED_WORDS and self.next == "(":
+            return (name, self.primary())
         if name.startswith("begin{") and name.endswith(("matrix}", "array}")):
             return self.matrix(name)
         reader = getattr(self, f"read_{name}", None)

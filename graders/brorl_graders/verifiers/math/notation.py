@@ -24,10 +24,6 @@ _UNIT_VECTORS = re.compile(
 _PRIMES = re.compile(r"\^(?:\{('+)\}|')")
 _CIRCLE = re.compile(r"\^\{(?:\\circ|(?<=\d\^\{)o)\}")
 _SLASHED = re.compile(r"\^\{(\d+)\}/_\{(\d+)\}")
-_DEGREES = r"(\d+(?:\.\d+)?)\^\\circ ?"
-_ANGLE = re.compile(
-    rf"((?:\\|(?<![\\A-Za-z]))(?:sin|cos|tan|cot|sec|csc)) ?(?:\({_DEGREES}\)|\{{{_DEGREES}\}}|{_DEGREES})"
-)
 _DERIVATIVE = re.compile(r"\\frac\{d ?([A-Za-z])\}\{d ?[a-z]\}")
 _NAMED_SIGN = re.compile(r"(?:\\text\{(angle|triangle)\}|(?<![\\A-Za-z])(angle|triangle)) ?(?=[A-Z]{1,3}(?![a-z]))")
 _INFINITY = re.compile(
@@ -42,9 +38,6 @@ _COMBINATION_OF_LETTERS = re.compile(rf"(?<![A-Za-z\d^_}}])C_{_LETTER}\^{_LETTER
 _OVER = re.compile(r"^(\d+) (?:over|out of) (\d+)$")
 _CHOOSE = re.compile(r"^(\d+) choose (\d+)$")
 _FACTORIAL = re.compile(r"^(\d+) factorial$")
-_CALL = re.compile(r"(?<![\\A-Za-z])(abs|floor|ceil)\(([^()]*)\)")
-_CALLS = {"abs": "|{}|", "floor": "\\lfloor {}\\rfloor ", "ceil": "\\lceil {}\\rceil "}
-_STACKED = re.compile(r"\{([^{}]*)\\(choose|over)(?![A-Za-z]) ?([^{}]*)\}|^([^{}]*)\\(choose|over)(?![A-Za-z]) ?([^{}]*)$")
 _GROUPED = re.compile(r"(?<![\w.])[1-9]\d{0,2}(?:(?:\.\d{3}){2,}|(?:'\d{3})+|(?:_\d{3})+)(?![\w.'])")
 _SEPARATOR = re.compile(r"[._']")
 _SPLIT_DECIMAL = re.compile(r"(?<=\d)\. (?=\d)")
@@ -144,9 +137,11 @@ def _in_one_form(text: str) -> str:
     plain = _GROUPED.sub(lambda found: _SEPARATOR.sub("", found[0]), text)
     if "^" in plain:
         plain = _CIRCLE.sub("^\\\\circ", _PRIMES.sub(lambda found: found[1] or "'", plain))
-        plain = _ANGLE.sub(_as_radians, _SLASHED.sub(r"\\frac{\1}{\2}", plain))
-    if "\\" in plain:
-        plain = _of_commands(plain)
+        plain = _SLASHED.sub(r"\\frac{\1}{\2}", plain)
+    if "\\frac" in plain:
+        plain = _DERIVATIVE.sub(r"\1'", plain)
+    if "\\begin" in plain:
+        plain = _CASES.sub(_as_list, plain)
     if "angle" in plain:
         plain = _NAMED_SIGN.sub(lambda found: f"\\{found[1] or found[2]} ", plain)
     if "inf" in plain:
@@ -159,19 +154,12 @@ def _in_one_form(text: str) -> str:
     return _of_brackets(plain)
 
 
-def _of_commands(text: str) -> str:
-    plain = _DERIVATIVE.sub(r"\1'", text)
-    if "\\choose" in plain or "\\over" in plain:
-        plain = _STACKED.sub(_as_binomial_or_fraction, plain)
-    return _CASES.sub(_as_list, plain) if "\\begin" in plain else plain
-
-
 def _of_brackets(text: str) -> str:
-    """Write calls, vectors, unions, rows and columns in brackets, and intervals with their brackets turned outward."""
+    """Write vectors, unions, rows and columns in brackets, and intervals with their brackets turned outward."""
     if "(" not in text and "[" not in text and "]" not in text and "<" not in text and "matrix" not in text:
         return text
     angled = _ANGLED.fullmatch(text) if text[0] == "<" else None
-    plain = f"({angled[1]})" if angled else _UNION_LETTER.sub(r"\\cup", _CALL.sub(_as_signs, text))
+    plain = f"({angled[1]})" if angled else _UNION_LETTER.sub(r"\\cup", text)
     row = _ROW.fullmatch(plain) if plain.endswith("^{T}") else None
     if row:
         entries = re.split("[&,]", row[2] or row[3])
@@ -179,14 +167,6 @@ def _of_brackets(text: str) -> str:
     if plain.startswith("[") and _ROWS.fullmatch(plain):
         return _ROWS.sub(_as_matrix, plain)
     return _OUTWARD.sub(lambda found: f"{found[1]}(" if found[1] is not None else ")", plain)
-
-
-def _as_radians(found: re.Match[str]) -> str:
-    return f"{found[1]}(\\frac{{{found[2] or found[3] or found[4]}\\pi}}{{180}})"
-
-
-def _as_signs(found: re.Match[str]) -> str:
-    return _CALLS[found[1]].format(found[2])
 
 
 def _as_binomial(found: re.Match[str]) -> str:
@@ -203,11 +183,6 @@ def _as_matrix(found: re.Match[str]) -> str:
     rows = found[1].strip("[] ").split("]")
     plain = "\\\\".join(row.strip(" ,[").replace(",", "&") for row in rows)
     return f"\\begin{{pmatrix}}{plain}\\end{{pmatrix}}"
-
-
-def _as_binomial_or_fraction(found: re.Match[str]) -> str:
-    top, name, bottom = found.groups()[:3] if found[2] else found.groups()[3:]
-    return f"\\{'binom' if name == 'choose' else 'frac'}{{{top}}}{{{bottom}}}"
 
 
 def depth(text: str) -> int:

@@ -69,6 +69,7 @@ _GROUPED = re.compile(  # thousands in a list whose other commas have spaces
 _SEVERAL = re.compile(r"_\{[^{}]*,[^{}]*\}$")  # the roots `x_{1,2}`
 _SIGNS = re.compile(r"\\[pm]{2}(?![A-Za-z])")
 _UNIT = re.compile(r"(?:\\text\{(?P<unit>[^{}]*)\}|\^\\circ)$")
+_OF_AN_ANGLE = re.compile("sin|cos|tan|cot|sec|csc")
 _DECIMAL_COMMA = re.compile(r"-?(?:0|\d{4,}),\d+")  # one number, or two answers
 _INFINITE = {"\\infty": LARGEST, "+\\infty": LARGEST, "-\\infty": LEAST}
 _OPENING = "([{"
@@ -248,7 +249,7 @@ def _expression(text: str) -> Reading | None:
         minus = _read(_SIGNS.sub(lambda sign: "-" if sign[0] == "\\pm" else "+", text))
         return Group("", (plus, minus)) if plus and minus else None
     end = _UNIT.search(text)
-    unit = read_unit(end["unit"] or "degrees") if end else None
+    unit = read_unit(end["unit"] or "degrees") if end and (end["unit"] or not _OF_AN_ANGLE.search(text)) else None
     plain = text[: end.start()] if end and unit else text
     try:
         parse(plain)
