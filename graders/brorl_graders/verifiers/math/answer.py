@@ -64,7 +64,6 @@ KEYS = (
     Key(TOLERANCE, "largest relative difference of equal numbers, from 0 to below 1", (), "0"),
 )
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
-_CAPITALS = re.compile(r"(?:^|[ {])[A-Z]{2,3}\}?$")
 _VECTOR_PRODUCT = re.compile(r"\\(?:mathbf|boldsymbol|bm|vec)(?![A-Za-z])[^+=]*\\times")
 _LETTER = re.compile(r"(?:\\text\{)?\(?[A-J]\)?\}?")
 _CHOICE = re.compile(r"(?:[Oo]ption |[Cc]hoice )?(?:\((?P<bracketed>[A-J])\)|(?P<letter>[A-J])(?:[.:)]|$))(?P<text>.*)")
@@ -189,10 +188,9 @@ def _is_equal(reference: str, given: str, rules: MathRules) -> bool:
 
 def _verdict(reference: str, given: str, rules: MathRules) -> bool:
     """Compare two answers as they are read."""
-    if _CAPITALS.search(reference):
-        is_same = have_one_name(reference, given)
-        if is_same is not None:
-            return is_same
+    is_same = have_one_name(reference, given)
+    if is_same is not None:
+        return is_same
     if DOTS in reference + given and "," in reference + given:
         is_same = _are_same_lists(reference, given)
         if is_same is not None:

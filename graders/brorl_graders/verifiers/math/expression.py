@@ -34,7 +34,7 @@ upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega
 _NAMES = frozenset(_LETTERS.split())
 ROOTS = ("sqrt", "cbrt")
 CALLED_WORDS = ("abs", "floor", "ceil")  # functions before brackets, and words elsewhere
-_PLAIN = (*FUNCTIONS, *ROOTS, *"pi theta alpha beta gamma delta lambda phi omega".split())
+_PLAIN = (*FUNCTIONS, *ROOTS, *["pi", "theta", "alpha", "beta", "gamma", "delta", "lambda", "phi", "omega"])
 NAME_IN_TEXT = rf"(?<![\\A-Za-z])(?:{'|'.join(_PLAIN)})(?![A-Za-z])"  # a function or letter without a backslash
 VARIABLE = rf"(?:(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])|\\(?:{'|'.join(_LETTERS.split())})(?![A-Za-z]))"
 _TOKEN = re.compile(

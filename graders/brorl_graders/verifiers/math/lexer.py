@@ -74,9 +74,10 @@ _GREEK = """alpha beta gamma delta epsilon zeta eta theta lambda xi rho sigma ta
 Gamma Delta Theta Lambda Sigma Phi Psi"""
 _SPACES = ("$", "~", "\\ ", "\\,", "\\;", "\\:", "\\>", "\\(", "\\)", "\\[", "\\]", "\\quad", "\\qquad", "\\")
 _TYPESETTING = ("`", "\u200b", "\u2060", "\ufeff", "\\displaystyle", "\\textstyle", "\\limits")
-_FONTS = frozenset(f"\\{name}" for name in "mathbf boldsymbol bm mathit mathsf mathtt underline num ce".split())
-_ARGUMENTS = {"\\frac": 2, "\\binom": 2, "^": 1, "_": 1}  # how many arguments follow
-_ARGUMENTS |= dict.fromkeys((f"\\{name}" for name in "sqrt overline vec hat mathbb mathcal mathfrak".split()), 1)
+_FONT_NAMES = "mathbf boldsymbol bm mathit mathsf mathtt underline num ce"
+_FONTS = frozenset(f"\\{name}" for name in _FONT_NAMES.split())
+_WITH_ONE_ARGUMENT = "^ _ \\sqrt \\overline \\vec \\hat \\mathbb \\mathcal \\mathfrak"
+_NUM_ARGUMENTS = {"\\frac": 2, "\\binom": 2} | dict.fromkeys(_WITH_ONE_ARGUMENT.split(), 1)
 _PIECE = re.compile(
     r"\\(?:text(?:bf|it|rm|normal|tt)?|mbox|math(?:rm|bin|rel)|operatorname)\s*\{(?:[^{}]|\{[^{}]*\})*\}"
     r"|\{ ?\\(?:rm|bf|it|sf)(?![A-Za-z])[^{}]*\}|\\(?:SI|qty) ?\{[^{}]*\} ?\{[^{}]*\}"
@@ -88,25 +89,27 @@ _PIECE = re.compile(
 _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻"
 _LOWERED = "₀₁₂₃₄₅₆₇₈₉"
 _DIGITS = str.maketrans(_RAISED + _LOWERED, "0123456789+-0123456789")
-_COMMAND = re.compile(r"\\([A-Za-z]+|.)\s*(?:\{(.*?)\})?", re.DOTALL)
-_UPRIGHT = re.compile(r"[eiT:]|-?\d[\d.,]*|,? ?(?:and|or),?|to|if|for|when|only|negative|minus|about|exactly|approximately")
+_SIZE = re.compile(r"\\(?:left|right|[bB]igg?[lrm]?|!)\s*\.?")
+_UPRIGHT = re.compile(
+    r"[eiT:]|-?\d[\d.,]*|,? ?(?:and|or),?|to|if|for|when|only|negative|minus|about|exactly|approximately"
+)
 _UPRIGHT_FUNCTION = re.compile(r"arc(?:sin|cos|tan)|sin|cos|tan|cot|sec|csc|ln|log")
 _OPENING = frozenset("+-*/^_=<>|([{&:")  # no space after these means anything
 
 
 def tokens_of(text: str) -> list[str]:
-    """Return the tokens of an answer in plain LaTeX. What they are spelled out to has the same tokens again."""
+    """Return the tokens of an answer in plain LaTeX."""
     pieces: list[str] = []
     for piece in _PIECE.findall(text if text.isascii() else unicodedata.normalize("NFC", text)):
         known = _NOTATION.get(piece)
-        pieces.extend((piece,) if known is None and piece.isascii() and piece.isalnum() else known or _spelled(piece))
+        if known is None:
+            known = (piece,) if piece.isascii() and piece.isalnum() else _spelled(piece)
+        pieces.extend(known)
     return _Lexer(pieces).tokens
 
 
 def _spelled(piece: str) -> tuple[str, ...]:
     """Return the pieces in one spelling that stand for a piece of a text."""
-    if piece in _NOTATION:
-        return _NOTATION[piece]
     if piece.isspace():
         return (" ",)
     if piece[0] in _RAISED + _LOWERED:
@@ -115,14 +118,14 @@ def _spelled(piece: str) -> tuple[str, ...]:
         return ("\\ne",)
     if piece[0] == "{" and len(piece) > 1:
         return _in_text("rm", piece[1:-1].strip()[3:]) if "\\" in piece else (piece.strip("{} \n\t"),)
+    if _SIZE.fullmatch(piece):
+        return ()
     return _command(piece) if piece[0] == "\\" else (piece,)
 
 
 def _command(piece: str) -> tuple[str, ...]:
     name, _, inside = piece[1:].partition("{")
     name = name.strip()
-    if name.startswith(("left", "right", "big", "Big", "!")) and not inside and name not in ("leftarrow", "rightarrow"):
-        return ()
     if name in ("begin", "end"):
         return (f"\\{name}{{{inside.strip(' }')}}}",)
     if name in ("SI", "qty"):
@@ -168,7 +171,8 @@ class _Lexer:
             self.open()
         elif piece == "}":
             end, self.wanted = self.closing.pop() if self.closing else (piece, 0)
-            self.add(end)
+            if end:
+                self.add(end)
         elif piece in _FONTS:
             self.without_font()
         elif piece == "**":
@@ -176,7 +180,7 @@ class _Lexer:
         elif self.wanted and piece[0].isalnum():
             self.argument(piece)
         else:
-            self.wanted = _ARGUMENTS.get(piece) or max(self.wanted - 1, 0)
+            self.wanted = _NUM_ARGUMENTS.get(piece) or max(self.wanted - 1, 0)
             self.add(piece)
 
     def add(self, token: str) -> None:
@@ -185,11 +189,10 @@ class _Lexer:
         if last[:1] == "\\" and last[1:].isalpha():
             if token[:1].isalpha():
                 self.tokens.append(" ")
-        elif self.is_spaced and last and last[-1] not in _OPENING and (token[0].isalnum() or token in "([\"“"):
+        elif self.is_spaced and last and last[-1] not in _OPENING and (token[0].isalnum() or token in '(["“'):
             self.tokens.append(" ")
         self.is_spaced = False
-        if token:
-            self.tokens.append(token)
+        self.tokens.append(token)
 
     def next(self) -> str:
         """Return the next piece that is no space."""
@@ -198,15 +201,15 @@ class _Lexer:
         return self.pieces[-1] if self.pieces else ""
 
     def open(self) -> None:
+        """Add an opening brace, unless its group is empty, or one sign that is no argument."""
         inside = self.next()
         last = self.tokens[-1] if self.tokens else ""
         is_argument = self.wanted or last[-1:] in ("}", "]") or last[:1] == "\\"
-        if not is_argument and self.pieces[-2:-1] == ["}"] and (len(inside) == 1 and (inside.isalpha() or inside == "-")):
+        is_single = self.pieces[-2:-1] == ["}"] and (inside == "-" or (len(inside) == 1 and inside.isalpha()))
+        if not is_argument and (inside == "}" or is_single):
             self.pieces.pop()
-            self.pieces[-1] = inside
-            return
-        if inside == "}" and not is_argument:
-            self.pieces.pop()
+            if is_single:
+                self.pieces[-1] = inside
             return
         self.closing.append(("}", max(self.wanted - 1, 0)))
         self.wanted = 0
@@ -235,7 +238,7 @@ class _Lexer:
         exponent = self.next()
         is_base = bool(self.tokens) and (self.tokens[-1][-1].isalnum() or self.tokens[-1] in (")", "}"))
         is_bold = self.pieces[-2:-1] == ["**"]
-        if is_base and not is_bold and (exponent[:1].isalnum() or exponent in ("-", "(") and exponent):
+        if is_base and not is_bold and (exponent[:1].isalnum() or (exponent in ("-", "(") and exponent)):
             self.wanted = 1
             self.add("^")
 

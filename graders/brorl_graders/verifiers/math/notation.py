@@ -31,7 +31,8 @@ _INFINITY = re.compile(
     r"|(?<![\\A-Za-z])(?P<minus>negative |minus )?inf(?:inity)?(?![A-Za-z])"
 )
 _COMBINATION = re.compile(
-    r"(?<![A-Za-z\d^_}])(?:[\^_]\{(\d+)\} ?C_\{(\d+)\}|(\d+) ?C ?(?:_\{)?(\d+)\}?(?![\dA-Za-z_])|C_\{(\d+)\}\^\{(\d+)\})"
+    r"(?<![A-Za-z\d^_}])(?:[\^_]\{(\d+)\} ?C_\{(\d+)\}|(\d+) ?C ?(?:_\{)?(\d+)\}?(?![\dA-Za-z_])"
+    r"|C_\{(\d+)\}\^\{(\d+)\})"
 )
 _LETTER = r"\{(\d*[A-Za-z](?:[-+]\d+)?|\d)\}"
 _COMBINATION_OF_LETTERS = re.compile(rf"(?<![A-Za-z\d^_}}])C_{_LETTER}\^{_LETTER}")
@@ -108,7 +109,7 @@ def _unwrapped(text: str) -> str:
         quoted = _QUOTED.fullmatch(plain) or _NUMBER_IN_TEXT.fullmatch(plain)
         if quoted:
             plain = quoted[quoted.lastindex or 0].strip()
-        if plain.startswith("{") and _closes_at_the_end(plain):
+        if plain.startswith("{") and is_enclosed(plain):
             plain = plain[1:-1].strip()
         if plain == before:
             break
@@ -119,17 +120,6 @@ def _as_currency(found: re.Match[str]) -> str:
     """Write `\\$5` as `5\\text{dollars}`, and `\\$5 million` as `5 million`."""
     unit = "" if found[4] else f"\\text{{{_CURRENCIES[found[2]]}}}"
     return f"{found[1]}{found[3]}{unit}"
-
-
-def _closes_at_the_end(text: str) -> bool:
-    """Return whether the brace that a text begins with is closed by its last character."""
-    level = 0
-    for place, character in enumerate(text):
-        if character in "{}" and (place == 0 or text[place - 1] != "\\"):
-            level += 1 if character == "{" else -1
-        if level == 0:
-            return place == len(text) - 1
-    return False
 
 
 def _in_one_form(text: str) -> str:
@@ -185,14 +175,11 @@ def _as_matrix(found: re.Match[str]) -> str:
     return f"\\begin{{pmatrix}}{plain}\\end{{pmatrix}}"
 
 
-def depth(text: str) -> int:
-    """Return how many levels of brackets a text nests at most. Brackets without an end count too."""
+def is_enclosed(text: str) -> bool:
+    """Return whether the bracket or brace that a text begins with is closed by its last character."""
     level = 0
-    deepest = 0
-    for character in text:
-        if character in "({[":
-            level += 1
-        elif character in ")}]":
-            level -= 1
-        deepest = max(deepest, level)
-    return deepest
+    for place, character in enumerate(text):
+        level += (character in "([{") - (character in ")]}")
+        if level == 0:
+            return place == len(text) - 1
+    return False

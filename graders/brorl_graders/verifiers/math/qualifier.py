@@ -29,9 +29,7 @@ _QUALIFIER = re.compile(
 _ANY_INTEGER = re.compile(  # "k \\in \\mathbb{Z}" after an answer with k
     rf"(?P<rest>[^<>]*?) ?{_START}(?:(?:where|with|for) ?\}}? ?)?(?P<name>[a-z])\\in\\mathbb\{{Z\}}\)?"
 )
-_INTEGER = re.compile(
-    r"(?<![\\A-Za-z])([a-z]) ?(?:\\in\\mathbb\{Z|(?:\\text\{)?is an (?:arbitrary )?integer)"
-)
+_INTEGER = re.compile(r"(?<![\\A-Za-z])([a-z]) ?(?:\\in\\mathbb\{Z|(?:\\text\{)?is an (?:arbitrary )?integer)")
 _FUNCTION = re.compile(r"(?P<name>[A-Za-z])\((?P<argument>[a-z])\)=(?P<body>.*)")
 _CONSTANT = re.compile(r"\+(?:[cCkK]|\\text\{(?:[cC]|const(?:ant|\.)?)\})$")
 _LETTERS = re.compile(rf"\\[A-Za-z]+|{NAME_IN_TEXT}|[A-Za-z]")

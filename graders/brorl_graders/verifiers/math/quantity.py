@@ -37,9 +37,9 @@ def read_quantity(text: str) -> Quantity | None:
         part = read_plain(text[: percent.start()])
         return None if part is None else Quantity(part, is_percent=True)
     if _UNIT_THEN_NUMBER.search(text):
-        parts = _unit_pairs(text)
-        if parts:
-            return _sum_of_units(parts)
+        total = _in_several_units(text)
+        if total is not None:
+            return total
     return _with_unit(text) or (None if value is None else Quantity(value))
 
 
@@ -72,31 +72,19 @@ def _with_unit(text: str) -> Quantity | None:
     return None
 
 
-def _unit_pairs(text: str) -> list[str]:
-    """Return each number and unit of a text of two or more of them and nothing else, such as "5 feet 3 inches"."""
-    plain = " ".join(_TEXT.sub(r" \1 ", text).split())
-    plain = _HOURS.sub(r"\1 min", plain)
-    parts = [f"{number} \\text{{ {name} }}" for number, name in _UNIT_PAIR.findall(plain)]
-    return [] if len(parts) < 2 or _UNIT_PAIR.sub("", plain).strip() else parts
-
-
-def _sum_of_units(parts: list[str]) -> Quantity | None:
-    """Add quantities of one kind from the largest unit to the smallest. None: they are something else."""
-    total: Quantity | None = None
-    for part in parts:
-        quantity = _with_unit(part)
-        if quantity is None or quantity.unit is None:
+def _in_several_units(text: str) -> Quantity | None:
+    """Read quantities of one kind from the largest unit on as their sum, such as "5 feet 3 inches"."""
+    plain = _HOURS.sub(r"\1 min", " ".join(_TEXT.sub(r" \1 ", text).split()))
+    parts = [_with_unit(f"{number}\\text{{{name}}}") for number, name in _UNIT_PAIR.findall(plain)]
+    known = [(part.value.value, part.unit) for part in parts if part and part.unit]
+    if len(known) < max(len(parts), 2) or _UNIT_PAIR.sub("", plain).strip():
+        return None
+    (total, largest), *others = known
+    for value, unit in others:
+        if unit.powers != largest.powers or unit.factor >= largest.factor:
             return None
-        if total is None:
-            total = quantity
-        elif (
-            total.unit is None or total.unit.powers != quantity.unit.powers or total.unit.factor <= quantity.unit.factor
-        ):
-            return None
-        else:
-            value = total.value.value + quantity.value.value * quantity.unit.factor / total.unit.factor
-            total = total._replace(value=Value(value))
-    return total
+        total += value * unit.factor / largest.factor
+    return Quantity(Value(total), unit=largest)
 
 
 def _counted(value: Value, name: str) -> Quantity | None:

@@ -13,8 +13,18 @@ from functools import lru_cache
 
 from brorl_graders.verifiers.math.assignment import read_cases, read_tuple
 from brorl_graders.verifiers.math.expression import Unreadable, parse
-from brorl_graders.verifiers.math.kinds import Expression, Group, Named, Quantity, Ratio, Reading, Words, Written, unnamed
-from brorl_graders.verifiers.math.notation import depth
+from brorl_graders.verifiers.math.kinds import (
+    Expression,
+    Group,
+    Named,
+    Quantity,
+    Ratio,
+    Reading,
+    Words,
+    Written,
+    unnamed,
+)
+from brorl_graders.verifiers.math.notation import is_enclosed
 from brorl_graders.verifiers.math.quantity import read_plain, read_quantity
 from brorl_graders.verifiers.math.relation import NAME
 from brorl_graders.verifiers.math.sets import (
@@ -22,8 +32,8 @@ from brorl_graders.verifiers.math.sets import (
     LEAST,
     ONE_OR_OTHER,
     read_alternatives,
-    read_inequality,
     read_conditions,
+    read_inequality,
     read_set,
 )
 from brorl_graders.verifiers.math.units import read_unit
@@ -79,7 +89,7 @@ _CLOSING = ")]}"
 @lru_cache(maxsize=16384)
 def read(text: str) -> Reading | None:
     """Parse an answer in plain LaTeX as a number, words or a group of them. None: that needs a grammar of LaTeX."""
-    if not text or len(text) > MAX_LENGTH or depth(text) > MAX_DEPTH:
+    if not text or len(text) > MAX_LENGTH:
         return None
     plain = _APPROXIMATELY.sub("", text)
     if "{cases}" in plain:
@@ -244,7 +254,7 @@ def _single(text: str) -> Reading | None:
 
 def _expression(text: str) -> Reading | None:
     """Read what only SymPy compares: an expression, a matrix or a relation. `\\pm` gives two of them."""
-    if "\\pm" in text or "\\mp" in text:
+    if _SIGNS.search(text):
         plus = _read(_SIGNS.sub(lambda sign: "+" if sign[0] == "\\pm" else "-", text))
         minus = _read(_SIGNS.sub(lambda sign: "-" if sign[0] == "\\pm" else "+", text))
         return Group("", (plus, minus)) if plus and minus else None
@@ -283,16 +293,8 @@ def _brackets(text: str) -> str | None:
     """
     if text.startswith("\\{") and text.endswith("\\}"):
         return "{}"
-    if len(text) < 2 or text[0] not in "([" or text[-1] not in ")]":
+    if len(text) < 2 or text[0] not in "([" or text[-1] not in ")]" or not is_enclosed(text):
         return None
-    level = 0
-    for character in text[:-1]:
-        if character in _OPENING:
-            level += 1
-        elif character in _CLOSING:
-            level -= 1
-        if level == 0:
-            return None
     return text[0] + text[-1]
 
 
@@ -327,7 +329,7 @@ def _group(brackets: str, items: list[str]) -> Group | None:
 
 
 def _split(text: str, signs: str = ",;") -> list[str] | None:
-    """Split a text at signs outside all brackets. None: a bracket is not closed."""
+    """Split a text at signs outside all brackets. None: a bracket is not closed, or there are too many levels."""
     parts = []
     level = 0
     start = 0
@@ -339,7 +341,7 @@ def _split(text: str, signs: str = ",;") -> list[str] | None:
         elif character in signs and level == 0:
             parts.append(text[start:place])
             start = place + 1
-        if level < 0:
+        if not 0 <= level <= MAX_DEPTH:
             return None
     if level:
         return None

@@ -28,9 +28,7 @@ _ALL_REALS = re.compile(
     re.IGNORECASE,
 )
 _REAL = re.compile(rf"^{VARIABLE}\\in{_REALS}(?: ?(?:,|and|\\text\{{(?:with|where)\}})|(?=\\setminus|$)) ?")
-_BUILDER = re.compile(
-    rf"\\\{{(?P<name>{VARIABLE})(?:\\in{_REALS})?[:|] ?(?P<condition>.*?)\\\}}"
-)
+_BUILDER = re.compile(rf"\\\{{(?P<name>{VARIABLE})(?:\\in{_REALS})?[:|] ?(?P<condition>.*?)\\\}}")
 _EXCEPT = re.compile(
     rf"(?:(?P<name>{VARIABLE})\\ne ?|(?:{_REALS}|(?P<base>[(\[][^()\[\]]+[)\]]))(?:\\setminus|-)(?=\\\{{|[(\[]))"
     r"(?P<left_out>.+)"
