@@ -43,8 +43,6 @@ from brorl_graders.verifiers.math.votes import key_of as key_of
 # answers.
 
 TOLERANCE = "relative_tolerance"
-DOTS = "..."
-LEAST_TERMS = 3  # terms before the dots that two lists of other lengths share at least
 KEYS = (
     ANSWER,
     Key("extract", "where a response must give its answer; overrides `data.answer_format`", PLACES),
@@ -69,8 +67,6 @@ _LETTER = re.compile(r"(?:\\text\{)?\(?[A-J]\)?\}?")
 _CHOICE = re.compile(r"(?:[Oo]ption |[Cc]hoice )?(?:\((?P<bracketed>[A-J])\)|(?P<letter>[A-J])(?:[.:)]|$))(?P<text>.*)")
 _OTHER_CHOICE = re.compile(r"\([A-J]\)|\b(?:or|and)\b")
 _LOOSE_SPACE = re.compile(r" (?![A-Za-z0-9])|(?<![A-Za-z0-9]) +(?!(?<=\d, )\d{3})")  # `1, 234` are two numbers
-_LIST = re.compile(r"(?:\\?\{)?(?P<terms>[^{}]*,[^{}]*?),?(?:\\?\})?")
-_LAST_TERM = re.compile(r"(,-?\w+)\.\.\.")  # dots that follow a whole term at once
 _DECIMAL_AFTER = re.compile(r"(?<=[\d}]) \((?:=|\\approx)?(-?\d*\.\d+)\)$")  # `\frac{3}{8} (0.375)`
 _OPERATION = re.compile(
     r"\\(?:sum|prod|i*nt|oint|lim)(?![A-Za-z])|\\frac\{(?:d|\\partial)[^{}]*\}\{(?:d|\\partial) ?[A-Za-z]\}"
@@ -191,10 +187,6 @@ def _verdict(reference: str, given: str, rules: MathRules) -> bool:
     is_same = have_one_name(reference, given)
     if is_same is not None:
         return is_same
-    if DOTS in reference + given and "," in reference + given:
-        is_same = _are_same_lists(reference, given)
-        if is_same is not None:
-            return is_same
     wanted = read(reference)
     is_value = _is_value(wanted)
     if "=" in given and (is_no_answer(given) or (is_value and is_to_be_solved(given))):
@@ -204,26 +196,6 @@ def _verdict(reference: str, given: str, rules: MathRules) -> bool:
         return False
     is_question = not is_solved(given) and (not is_inequality(reference) or is_solved(reference))
     return not (is_question and not is_plain(found)) and are_equal(wanted, found, rules)
-
-
-def _are_same_lists(reference: str, given: str) -> bool | None:
-    """Return whether two lists with dots for left out terms begin and end alike; None where neither is such a list."""
-    lists = [_LIST.fullmatch(_LAST_TERM.sub(r"\1,...", _letters(text))) for text in (reference, given)]
-    one, other = (found["terms"].split(",") if found else [] for found in lists)
-    if DOTS not in one and DOTS not in other:
-        goes_on = given.endswith(DOTS) and "," in given and not reference.endswith(DOTS)
-        return False if goes_on else None
-    if DOTS not in one or DOTS not in other:
-        return False
-    (start, end), (other_start, other_end) = _ends(one), _ends(other)
-    num = min(len(start), len(other_start))
-    is_enough = num >= LEAST_TERMS or len(start) == len(other_start)
-    return end == other_end and is_enough and start[:num] == other_start[:num]
-
-
-def _ends(terms: list[str]) -> tuple[list[str], list[str]]:
-    place = terms.index(DOTS)
-    return terms[:place], terms[place + 1 :]
 
 
 def _chosen(reference: str, given: str) -> Words | None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from brorl_graders.verifiers.math.assignment import in_the_order_of
 from brorl_graders.verifiers.math.kinds import (
+    DOTS,
     Expression,
     Group,
     Named,
@@ -28,9 +29,11 @@ from brorl_graders.verifiers.math.words import ENDLESS
 PERCENT = ("either", "exact")
 UNITS = ("agree", "required", "ignore")
 FORMS = ("done", "any")
+LEAST_TERMS = 3  # terms before the dots that two lists of other lengths share at least
 MIN_WORD = 4  # letters; a shorter word may be a product of variables
 _HUNDREDTH = 100
 _ARGUMENT = re.compile(r"\([a-z]\)$")
+_TERM = re.compile(r"(?<=^[a-z])\(([kmn])\)$")
 
 
 class MathRules(NamedTuple):
@@ -109,7 +112,8 @@ def _named(
 
 
 def _are_one_name(one: str, other: str) -> bool:
-    """Return whether two names are the same. `y(x)` is `y`, and not `y(t)`."""
+    """Return whether two names are the same. `y(x)` is `y`, and not `y(t)`, and `a(n)` is `a_n`."""
+    one, other = (_TERM.sub(r"_{\1}", name) for name in (one, other))
     return one == other or (("(" in one) != ("(" in other) and _ARGUMENT.sub("", one) == _ARGUMENT.sub("", other))
 
 
@@ -197,6 +201,8 @@ def _shares(reference: Quantity, given: Quantity, rules: MathRules) -> bool:
 def _groups(reference: Reading, given: Reading, rules: MathRules) -> bool:
     if not isinstance(reference, Group) or not isinstance(given, Group):
         return _group_and_other(reference, given, rules)
+    if DOTS in reference.items or DOTS in given.items:
+        return _endless(reference, given, rules)
     kinds = {reference.brackets, given.brackets}
     if "cases" in kinds:
         return len(kinds) == 1 and _unordered(reference, given, rules)
@@ -212,6 +218,21 @@ def _groups(reference: Reading, given: Reading, rules: MathRules) -> bool:
     if len(kinds) == 1 or kinds == {"", "()"}:
         return _ordered(reference, given, rules)
     return kinds == {"", "[]"} and not reference.brackets and _ordered(reference, given, rules)
+
+
+def _endless(reference: Group, given: Group, rules: MathRules) -> bool:
+    """Compare two lists of which at least one leaves terms out. They are equal if they begin and end alike."""
+    if DOTS not in reference.items or DOTS not in given.items:
+        return False
+    places = reference.items.index(DOTS), given.items.index(DOTS)
+    num = min(places)
+    if num < LEAST_TERMS and num < max(places):
+        return False
+    ends = [
+        Group("", group.items[:num] + group.items[place + 1 :])
+        for group, place in zip((reference, given), places, strict=True)
+    ]
+    return _ordered(*ends, rules)
 
 
 def _have_same_counts(reference: Group, given: Group, rules: MathRules) -> bool:

@@ -56,6 +56,7 @@ class Named(NamedTuple):
     reading: Reading
 
 
+DOTS = Written("...")  # terms that a list leaves out
 Reading = Quantity | Expression | Words | Ratio | Written | Group | Named
 
 

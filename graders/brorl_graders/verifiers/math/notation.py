@@ -47,6 +47,11 @@ _ROW = re.compile(r"\\begin\{([pb])matrix\}([^\\]*&[^\\]*)\\end\{\1matrix\}\^\{T
 _ROWS = re.compile(r"\[(\[[^\[\]]*,[^\[\]]*\](?:, ?\[[^\[\]]*\])*)\]")
 _UNION_LETTER = re.compile(r"(?<=[)\]]) ?U ?(?=[(\[])")
 _OUTWARD = re.compile(r"(^|\\(?:in|cup))\](?=[^\[\]]*[,;][^\[\]]*[\[\])])|(?<=[\w}) ])\[(?=$|\\cup)")
+_COMPARISONS = {"greater than": ">", "more than": ">", "less than": "<", "at least": "\\ge ", "at most": "\\le "}
+_COMPARED = re.compile(
+    rf"^([A-Za-z]) ?(?:\\text\{{)?is ({'|'.join(_COMPARISONS)})(?P<equal> or equal to)?\}}? ?(?=[-.\d\\])"
+)
+_MATRIX_CALL = re.compile(r"\\(det|dim|deg) ([A-Z])(?![A-Za-z({\\])")
 _CASES = re.compile(r"\\begin\{cases\}((?:(?!\\begin)[^&])*)\\end\{cases\}")
 _NUMBER_IN_TEXT = re.compile(r"\\text\{((?=.*\d)[^{}]*)\}")
 _QUOTE = "[\"'“”「」]+"
@@ -130,6 +135,8 @@ def _in_one_form(text: str) -> str:
         plain = _SLASHED.sub(r"\\frac{\1}{\2}", plain)
     if "\\frac" in plain:
         plain = _DERIVATIVE.sub(r"\1'", plain)
+    if "\\d" in plain:
+        plain = _MATRIX_CALL.sub(r"\\\1(\2)", plain)
     if "\\begin" in plain:
         plain = _CASES.sub(_as_list, plain)
     if "angle" in plain:
@@ -138,6 +145,8 @@ def _in_one_form(text: str) -> str:
         plain = _INFINITY.sub(lambda found: "-\\infty " if found["less"] or found["minus"] else "\\infty ", plain)
     if "C" in plain:
         plain = _COMBINATION_OF_LETTERS.sub(r"\\binom{\1}{\2}", _COMBINATION.sub(_as_binomial, plain))
+    if "is " in plain:
+        plain = _COMPARED.sub(_as_comparison, plain)
     if " " in plain:
         plain = _OVER.sub(r"\\frac{\1}{\2}", _FACTORIAL.sub(r"\1!", _CHOOSE.sub(r"\\binom{\1}{\2}", plain)))
         plain = _SPLIT_DECIMAL.sub(";", plain)
@@ -157,6 +166,11 @@ def _of_brackets(text: str) -> str:
     if plain.startswith("[") and _ROWS.fullmatch(plain):
         return _ROWS.sub(_as_matrix, plain)
     return _OUTWARD.sub(lambda found: f"{found[1]}(" if found[1] is not None else ")", plain)
+
+
+def _as_comparison(found: re.Match[str]) -> str:
+    sign = _COMPARISONS[found[2]]
+    return found[1] + ({">": "\\ge ", "<": "\\le "}.get(sign, sign) if found["equal"] else sign)
 
 
 def _as_binomial(found: re.Match[str]) -> str:

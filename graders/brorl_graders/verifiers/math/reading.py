@@ -14,6 +14,7 @@ from functools import lru_cache
 from brorl_graders.verifiers.math.assignment import read_cases, read_tuple
 from brorl_graders.verifiers.math.expression import Unreadable, parse
 from brorl_graders.verifiers.math.kinds import (
+    DOTS,
     Expression,
     Group,
     Named,
@@ -66,6 +67,7 @@ _TIME = re.compile(r"(?:1?\d|2[0-4]):(?:0\d|[1-5]0)")  # may be a ratio too
 _ENDLESS_SUM = re.compile(r"[-+*\d ]+(?:\.\.\.)[-+*\d ]+")
 _CASES = re.compile(r"(?:(?P<name>[A-Za-z](?: ?\([a-z]\))?)=)?\\begin\{cases\}(?P<rows>.*)\\end\{cases\}")
 _CONDITION = re.compile(r"&|\\text\{,? ?(?:if|for|when|where)\}|(?<![A-Za-z])(?:if|for|when)(?![A-Za-z])")
+_LAST_TERM = re.compile(r"(, ?-?\w+)\.\.\.")  # dots that follow a whole term at once
 _COLUMN = re.compile(r"\\begin\{([pbB]?matrix)\}(.*)\\end\{\1\}")
 _LOOSE = re.compile(r"\\text|[\\(){} ]")
 _CONGRUENCE = re.compile(r"(?:[A-Za-z](?:equiv|=))?(?P<residue>-?\d{1,9})[pb]?mod(?P<modulus>\d{1,9})")
@@ -91,7 +93,7 @@ def read(text: str) -> Reading | None:
     """Parse an answer in plain LaTeX as a number, words or a group of them. None: that needs a grammar of LaTeX."""
     if not text or len(text) > MAX_LENGTH:
         return None
-    plain = _APPROXIMATELY.sub("", text)
+    plain = _LAST_TERM.sub(r"\1,...", _APPROXIMATELY.sub("", text))
     if "{cases}" in plain:
         return _cases(plain)
     if "negative" in plain or "minus" in plain or plain[:1].isupper():
@@ -240,6 +242,8 @@ def _unnamed(text: str) -> Reading | None:
 def _single(text: str) -> Reading | None:
     if "\\infty" in text and text.replace(" ", "") in _INFINITE:
         return _INFINITE[text.replace(" ", "")]
+    if text == DOTS.text:
+        return DOTS
     return (
         read_numeral(text)
         or _ratio(text)
