@@ -31,6 +31,9 @@ UNITS = ("agree", "required", "ignore")
 FORMS = ("done", "any")
 LEAST_TERMS = 3  # terms before the dots that two lists of other lengths share at least
 MIN_WORD = 4  # letters; a shorter word may be a product of variables
+# Brackets of a reference and an answer whose items may stand in any order, and others that are compared item by item.
+_UNORDERED = {("", ""), ("", "{}"), ("{}", ""), ("{}", "{}"), ("U", "U"), ("U", ""), ("cases", "cases")}
+_ORDERED = {("|", "()"), ("()", "|"), ("", "()"), ("()", ""), ("", "[]")}
 _HUNDREDTH = 100
 _ARGUMENT = re.compile(r"\([a-z]\)$")
 _TERM = re.compile(r"(?<=^[a-z])\(([kmn])\)$")
@@ -203,21 +206,12 @@ def _groups(reference: Reading, given: Reading, rules: MathRules) -> bool:
         return _group_and_other(reference, given, rules)
     if DOTS in reference.items or DOTS in given.items:
         return _endless(reference, given, rules)
-    kinds = {reference.brackets, given.brackets}
-    if "cases" in kinds:
-        return len(kinds) == 1 and _unordered(reference, given, rules)
-    if "U" in kinds:
-        is_list_of_intervals = reference.brackets == "U" and not given.brackets
-        return (len(kinds) == 1 or is_list_of_intervals) and _unordered(reference, given, rules)
-    if "|" in kinds:
-        return kinds <= {"|", "()"} and _ordered(reference, given, rules)
-    if kinds == {""} and not _have_same_counts(reference, given, rules):
+    brackets = (reference.brackets, given.brackets)
+    if brackets == ("", "") and not _have_same_counts(reference, given, rules):
         return False
-    if kinds <= {"", "{}"}:
+    if brackets in _UNORDERED:
         return _unordered(reference, given, rules)
-    if len(kinds) == 1 or kinds == {"", "()"}:
-        return _ordered(reference, given, rules)
-    return kinds == {"", "[]"} and not reference.brackets and _ordered(reference, given, rules)
+    return (brackets in _ORDERED or reference.brackets == given.brackets) and _ordered(reference, given, rules)
 
 
 def _endless(reference: Group, given: Group, rules: MathRules) -> bool:
