@@ -51,11 +51,7 @@ class MathRules(NamedTuple):
 USUAL = MathRules()
 
 
-def are_equal(
-    reference: Reading,
-    given: Reading,
-    rules: MathRules,
-) -> bool:
+def are_equal(reference: Reading, given: Reading, rules: MathRules) -> bool:
     """Return whether a mathematical answer equals the reference answer, as `rules` compare answers.
 
     Two kinds that no rule here names are different.
@@ -91,11 +87,7 @@ def _text_of(reading: Reading) -> str:
     return reading.text if isinstance(reading, (Expression, Words)) else ""
 
 
-def _named(
-    reference: Reading,
-    given: Reading,
-    rules: MathRules,
-) -> bool:
+def _named(reference: Reading, given: Reading, rules: MathRules) -> bool:
     """Compare two mathematical answers of which at least one names its value, as `x = 5` does.
 
     `x = 5` equals 5, and the equations `y = 2x` and `x = y/2` are the same.
@@ -242,21 +234,13 @@ def _count(item: Reading, group: Group, rules: MathRules) -> int:
     return sum(are_equal(item, other, rules) for other in group.items)
 
 
-def _ordered(
-    reference: Group,
-    given: Group,
-    rules: MathRules,
-) -> bool:
+def _ordered(reference: Group, given: Group, rules: MathRules) -> bool:
     if len(reference.items) != len(given.items):
         return False
     return all(are_equal(*pair, rules) for pair in zip(reference.items, given.items, strict=True))
 
 
-def _unordered(
-    reference: Group,
-    given: Group,
-    rules: MathRules,
-) -> bool:
+def _unordered(reference: Group, given: Group, rules: MathRules) -> bool:
     """Compare two groups of answers as sets: every item of one group must equal an item of the other group."""
     for item in reference.items:
         if not any(are_equal(item, other, rules) for other in given.items):
@@ -268,11 +252,7 @@ def _equals_any(given: Any, reference: Group, rules: MathRules) -> bool:
     return any(are_equal(item, given, rules) for item in reference.items)
 
 
-def _group_and_other(
-    reference: Reading,
-    given: Reading,
-    rules: MathRules,
-) -> bool:
+def _group_and_other(reference: Reading, given: Reading, rules: MathRules) -> bool:
     """Compare a group of answers with a single answer. They are equal if every item of the group equals it."""
     group = reference if isinstance(reference, Group) else given
     assert isinstance(group, Group)

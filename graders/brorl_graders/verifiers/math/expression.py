@@ -23,8 +23,6 @@ _RELATIONS = {
     ">": ">",
     "\\le": "<=",
     "\\ge": ">=",
-    "\\lt": "<",
-    "\\gt": ">",
     "\\ne": "!=",
 }
 FUNCTIONS = {name: name for name in ("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "log", "exp")}
@@ -310,6 +308,8 @@ class _Parser:
             return self.name(f"{token} {self.argument()}")
         if name in FUNCTIONS:
             return self.function(name)
+        if name in ("sum", "prod"):
+            return self.repeated(name)
         if name in CALLED_WORDS and self.next == "(":
             return (name, self.primary())
         if name.startswith("begin{") and name.endswith(("matrix}", "array}")):
@@ -329,12 +329,6 @@ class _Parser:
 
     def read_cbrt(self) -> Tree:
         return ("root", Fraction(3), self.argument())
-
-    def read_sum(self) -> Tree:
-        return self.repeated("sum")
-
-    def read_prod(self) -> Tree:
-        return self.repeated("prod")
 
     def read_frac(self) -> Tree:
         top = self.argument()

@@ -41,6 +41,8 @@ T \top \intercal
 \le ≤ \leq \leqslant <=
 \ge ≥ \geq \geqslant >=
 \ne ≠ \neq
+< \lt ＜
+> \gt ＞
 \approx ≈ \simeq
 \pm ± +/-
 \cup ∪

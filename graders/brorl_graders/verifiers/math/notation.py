@@ -57,15 +57,8 @@ _NUMBER_IN_TEXT = re.compile(r"\\text\{((?=.*\d)[^{}]*)\}")
 _QUOTE = "[\"'“”「」]+"
 _QUOTED = re.compile(rf"(\\text\{{)?{_QUOTE}(?P<inside>(?:(?!{_QUOTE}).)+){_QUOTE}(?(1)\}})")
 _CURRENCY = re.compile(r"^(-?)(?:US ?(?=\\\$))?(\\\$|[€£¥₹]|USD|EUR) ?(\.?\d[\d.,]*)(?=$|(.))")
-_CURRENCIES = {
-    "\\$": "dollars",
-    "USD": "dollars",
-    "EUR": "euros",
-    "€": "euros",
-    "£": "pounds sterling",
-    "¥": "yen",
-    "₹": "rupees",
-}
+_CURRENCIES = {"\\$": "dollars", "USD": "dollars", "EUR": "euros", "€": "euros", "¥": "yen", "₹": "rupees"}
+_CURRENCIES |= {"£": "pounds sterling"}
 _AFTER = re.compile(
     r"(?<=\d) ?[\u2600-\u27bf\ufe0f\U0001f000-\U0001faff]+$|(?<=\d)(?:です|である|だ|입니다|이다|이에요|예요)$"
 )

@@ -56,9 +56,7 @@ _OTHERS = re.compile(r"(?<![A-Za-z\\{])(?:and|or)(?![A-Za-z])")
 _MIXED = re.compile(r"(-?\d+) ?and ?(?:\\frac\{(\d+)\}\{(\d+)\}|(\d+)/(\d+))")
 _APPROXIMATELY = re.compile(r"^(?:\\approx|=|(?:approximately|about|exactly)(?![A-Za-z]))+ ?")
 _NEGATIVE = re.compile(r"^(?:negative|minus) ?(?=[\d\\.])", re.IGNORECASE)
-_RELATION = re.compile(
-    r"[<>=]|\\(?:le|ge|ne|in|notin|approx|sim|equiv|pm|mp|to|mid|subset|lt|gt|cap|setminus)(?![A-Za-z])"
-)
+_RELATION = re.compile(r"[<>=]|\\(?:le|ge|ne|in|notin|approx|sim|equiv|pm|mp|to|mid|subset|cap|setminus)(?![A-Za-z])")
 _CASE_END = re.compile(rf"(?:{ONE_OR_OTHER.pattern})|;")
 _POINT = re.compile(r"(?:\\text\{(?:the )?points?\}|(?:the )?points? ?|(?P<name>[A-Z](?:_\{\d\}|')?) ?=? ?)(?=\()")
 _RATIO = re.compile(r"\d+(?:\.\d+)?(?: ?(?::|to) ?\d+(?:\.\d+)?)+")

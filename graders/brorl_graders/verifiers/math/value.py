@@ -192,12 +192,7 @@ def compare(one: Value, other: Value, tolerance: float = 0.0) -> bool | None:
     return _are_near_equal(one, other, difference, scale)
 
 
-def _are_near_equal(
-    one: Value,
-    other: Value,
-    difference: float,
-    scale: float,
-) -> bool | None:
+def _are_near_equal(one: Value, other: Value, difference: float, scale: float) -> bool | None:
     """Return whether two close values of expressions without variables are equal, or None if that stays undecided.
 
     At least one of them was computed in floating point.
