@@ -188,8 +188,8 @@ class _Lexer:
     def add(self, token: str) -> None:
         """Add a token, with a space before it where a space may mean something."""
         last = self.tokens[-1] if self.tokens else ""
-        if last[:1] == "\\" and last[1:].isalpha():
-            if token[:1].isalpha():
+        if last[:1] == "\\":
+            if last[1:].isalpha() and token[0].isalpha():
                 self.tokens.append(" ")
         elif self.is_spaced and last and last[-1] not in _OPENING and (token[0].isalnum() or token in '(["“'):
             self.tokens.append(" ")

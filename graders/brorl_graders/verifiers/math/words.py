@@ -95,7 +95,7 @@ def read_words(text: str) -> Words | Quantity | None:
     """Read a few words, or the number that they name."""
     if text in _EMPTY:
         return Words(NONE)
-    plain = _TEXT.sub(r"\1", text).strip(" .()")
+    plain = _TEXT.sub(r" \1 ", text).strip(" .()")
     plain = plain.rstrip("!") if len(plain) > MIN_EXCLAIMED else plain  # `n!` is a factorial
     if _WORDS.fullmatch(plain) is None:
         return None
