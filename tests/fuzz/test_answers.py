@@ -37,7 +37,7 @@ READERS = (
 )
 FORMS = (
     answer.extract_answer, answer.without_thinking, answer.last_answer, answer.boxed_answers, final_answer, is_blank,
-    shorten, inert, notation.in_one_notation, notation.depth, value.read_number, reading.read,
+    shorten, inert, notation.in_one_notation, notation.is_enclosed, value.read_number, reading.read,
     library.number_by_library, statement.stated_answer, statement.is_bare, statement.is_prose, units.read_unit,
     value.read_value, key_of, safe_answer.is_literal, safe_answer.is_arithmetic, extract_program,
 )  # fmt: skip

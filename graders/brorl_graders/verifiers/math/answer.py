@@ -24,35 +24,25 @@ from brorl_graders.verifiers.math.equality import FORMS, PERCENT, UNITS, USUAL, 
 from brorl_graders.verifiers.math.equation import is_no_answer, is_to_be_solved, without_operation
 from brorl_graders.verifiers.math.estimate import steps_of_an_estimate
 from brorl_graders.verifiers.math.finding import MAX_TAIL, PLACES, find_answer, in_boxes, place_of
+from brorl_graders.verifiers.math.kinds import Group, Quantity, Reading, Words, unnamed
 from brorl_graders.verifiers.math.library import equal_by_library
 from brorl_graders.verifiers.math.marks import have_one_name
 from brorl_graders.verifiers.math.notation import in_one_notation
 from brorl_graders.verifiers.math.qualifier import with_argument_of, with_integer_of, without_qualifier
-from brorl_graders.verifiers.math.reading import (
-    Group,
-    Named,
-    Quantity,
-    Reading,
-    Words,
-    is_plain,
-    read,
-    read_in_the_kind_of,
-)
+from brorl_graders.verifiers.math.reading import is_plain, read, read_in_the_kind_of
 from brorl_graders.verifiers.math.relation import is_inequality, is_solved
 from brorl_graders.verifiers.math.statement import first_mark, is_bare, is_prose, stated_answer
 from brorl_graders.verifiers.math.votes import key_of as key_of
 
-# `notation.py` brings answers into one notation, `statement.py` finds an unmarked answer, and `remarks.py` what is
-# said of it. `reading.py` reads answers as one of the kinds in `kinds.py`. It uses `relation.py` for inequalities,
-# `assignment.py` for answers of several names, `words.py` and `number_words.py`, and `expression.py`, the only parser
-# of expressions. `equality.py` compares what was read, by `value.py`, `units.py` and, where these do not decide,
-# `library.py`, which asks SymPy. `equation.py` judges chains of equations, `qualifier.py` removes "for all x", and
-# `marks.py` compares names in capitals. Verdicts are cached, since most responses to a prompt end in one of few
+# `lexer.py` and `notation.py` bring answers into one notation, `statement.py` finds an unmarked answer, and
+# `remarks.py` what is said of it. `reading.py` reads answers as one of the kinds in `kinds.py`. It uses `relation.py`
+# for inequalities, `assignment.py` for answers of several names, `words.py` and `number_words.py`, and `expression.py`,
+# the only parser of expressions. `equality.py` compares what was read, by `value.py`, `units.py` and, where these do
+# not decide, `library.py`, which asks SymPy. `equation.py` judges chains of equations, `qualifier.py` removes "for all
+# x", and `marks.py` compares names in capitals. Verdicts are cached, since most responses to a prompt end in one of few
 # answers.
 
 TOLERANCE = "relative_tolerance"
-DOTS = "..."
-LEAST_TERMS = 3  # terms before the dots that two lists of other lengths share at least
 KEYS = (
     ANSWER,
     Key("extract", "where a response must give its answer; overrides `data.answer_format`", PLACES),
@@ -71,18 +61,15 @@ KEYS = (
     ),
     Key(TOLERANCE, "largest relative difference of equal numbers, from 0 to below 1", (), "0"),
 )
-_TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
-_CAPITALS = re.compile(r"(?:^|[ {])[A-Z]{2,3} ?\}?$")
+_TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _VECTOR_PRODUCT = re.compile(r"\\(?:mathbf|boldsymbol|bm|vec)(?![A-Za-z])[^+=]*\\times")
-_LETTER = re.compile(r"(?:\\text ?\{)?\(?[A-J]\)?\}?")
+_LETTER = re.compile(r"(?:\\text\{)?\(?[A-J]\)?\}?")
 _CHOICE = re.compile(r"(?:[Oo]ption |[Cc]hoice )?(?:\((?P<bracketed>[A-J])\)|(?P<letter>[A-J])(?:[.:)]|$))(?P<text>.*)")
 _OTHER_CHOICE = re.compile(r"\([A-J]\)|\b(?:or|and)\b")
 _LOOSE_SPACE = re.compile(r" (?![A-Za-z0-9])|(?<![A-Za-z0-9]) +(?!(?<=\d, )\d{3})")  # `1, 234` are two numbers
-_LIST = re.compile(r"(?:\\?\{)?(?P<terms>[^{}]*,[^{}]*?),?(?:\\?\})?")
-_LAST_TERM = re.compile(r"(,-?\w+)\.\.\.")  # dots that follow a whole term at once
-_DECIMAL_AFTER = re.compile(r"(?<=[\d}]) \( ?(?:=|\\approx)? ?(-?\d*\.\d+) ?\)$")  # `\frac{3}{8} (0.375)`
+_DECIMAL_AFTER = re.compile(r"(?<=[\d}]) \((?:=|\\approx)?(-?\d*\.\d+)\)$")  # `\frac{3}{8} (0.375)`
 _OPERATION = re.compile(
-    r"\\(?:sum|prod|i*nt|oint|lim)(?![A-Za-z])|\\frac ?\{ ?(?:d|\\partial)[^{}]*\}\{ ?(?:d|\\partial) ?[A-Za-z] ?\}"
+    r"\\(?:sum|prod|i*nt|oint|lim)(?![A-Za-z])|\\frac\{(?:d|\\partial)[^{}]*\}\{(?:d|\\partial) ?[A-Za-z]\}"
 )
 
 
@@ -197,14 +184,9 @@ def _is_equal(reference: str, given: str, rules: MathRules) -> bool:
 
 def _verdict(reference: str, given: str, rules: MathRules) -> bool:
     """Compare two answers as they are read."""
-    if _CAPITALS.search(reference):
-        is_same = have_one_name(reference, given)
-        if is_same is not None:
-            return is_same
-    if DOTS in reference + given and "," in reference + given:
-        is_same = _are_same_lists(reference, given)
-        if is_same is not None:
-            return is_same
+    is_same = have_one_name(reference, given)
+    if is_same is not None:
+        return is_same
     wanted = read(reference)
     is_value = _is_value(wanted)
     if "=" in given and (is_no_answer(given) or (is_value and is_to_be_solved(given))):
@@ -214,26 +196,6 @@ def _verdict(reference: str, given: str, rules: MathRules) -> bool:
         return False
     is_question = not is_solved(given) and (not is_inequality(reference) or is_solved(reference))
     return not (is_question and not is_plain(found)) and are_equal(wanted, found, rules)
-
-
-def _are_same_lists(reference: str, given: str) -> bool | None:
-    """Return whether two lists with dots for left out terms begin and end alike; None where neither is such a list."""
-    lists = [_LIST.fullmatch(_LAST_TERM.sub(r"\1,...", _letters(text))) for text in (reference, given)]
-    one, other = (found["terms"].split(",") if found else [] for found in lists)
-    if DOTS not in one and DOTS not in other:
-        goes_on = given.endswith(DOTS) and "," in given and not reference.endswith(DOTS)
-        return False if goes_on else None
-    if DOTS not in one or DOTS not in other:
-        return False
-    (start, end), (other_start, other_end) = _ends(one), _ends(other)
-    num = min(len(start), len(other_start))
-    is_enough = num >= LEAST_TERMS or len(start) == len(other_start)
-    return end == other_end and is_enough and start[:num] == other_start[:num]
-
-
-def _ends(terms: list[str]) -> tuple[list[str], list[str]]:
-    place = terms.index(DOTS)
-    return terms[:place], terms[place + 1 :]
 
 
 def _chosen(reference: str, given: str) -> Words | None:
@@ -246,11 +208,10 @@ def _chosen(reference: str, given: str) -> Words | None:
 
 def _is_value(reading: Reading | None) -> bool:
     """Return whether an answer is read as a value or several, without variables."""
-    if isinstance(reading, Named):
-        return _is_value(reading.reading)
-    if isinstance(reading, Group):
-        return all(map(_is_value, reading.items))
-    return isinstance(reading, Quantity) and not reading.value.has_variables
+    plain = unnamed(reading)
+    if isinstance(plain, Group):
+        return all(map(_is_value, plain.items))
+    return isinstance(plain, Quantity) and not plain.value.has_variables
 
 
 def _letters(text: str) -> str:

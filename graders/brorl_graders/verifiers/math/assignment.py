@@ -10,8 +10,8 @@ from brorl_graders.verifiers.math.expression import VARIABLE
 from brorl_graders.verifiers.math.kinds import Group, Named, Reading
 
 ReadOne = Callable[[str], Reading | None]
-_NAME = rf" ?{VARIABLE}(?:_\{{?\w\}}?)? ?"
-_TUPLES = re.compile(rf"\(({_NAME}(?:,{_NAME})+)\) ?= ?(?=\()")
+_NAME = rf" ?{VARIABLE}(?:_\{{\w\}})?"
+_TUPLES = re.compile(rf"\(({_NAME}(?:,{_NAME})+)\)=(?=\()")
 _INDEX = re.compile(r"_.*")
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from brorl_graders.verifiers.math.assignment import in_the_order_of
 from brorl_graders.verifiers.math.kinds import (
+    DOTS,
     Expression,
     Group,
     Named,
@@ -17,6 +18,7 @@ from brorl_graders.verifiers.math.kinds import (
     Reading,
     Words,
     Written,
+    unnamed,
 )
 from brorl_graders.verifiers.math.library import equal_by_library
 from brorl_graders.verifiers.math.sets import LARGEST
@@ -27,9 +29,14 @@ from brorl_graders.verifiers.math.words import ENDLESS
 PERCENT = ("either", "exact")
 UNITS = ("agree", "required", "ignore")
 FORMS = ("done", "any")
+LEAST_TERMS = 3  # terms before the dots that two lists of other lengths share at least
 MIN_WORD = 4  # letters; a shorter word may be a product of variables
+# Brackets of a reference and an answer whose items may stand in any order, and others that are compared item by item.
+_UNORDERED = {("", ""), ("", "{}"), ("{}", ""), ("{}", "{}"), ("U", "U"), ("U", ""), ("cases", "cases")}
+_ORDERED = {("|", "()"), ("()", "|"), ("", "()"), ("()", ""), ("", "[]")}
 _HUNDREDTH = 100
 _ARGUMENT = re.compile(r"\([a-z]\)$")
+_TERM = re.compile(r"(?<=^[a-z])\(([kmn])\)$")
 
 
 class MathRules(NamedTuple):
@@ -44,11 +51,7 @@ class MathRules(NamedTuple):
 USUAL = MathRules()
 
 
-def are_equal(
-    reference: Reading,
-    given: Reading,
-    rules: MathRules,
-) -> bool:
+def are_equal(reference: Reading, given: Reading, rules: MathRules) -> bool:
     """Return whether a mathematical answer equals the reference answer, as `rules` compare answers.
 
     Two kinds that no rule here names are different.
@@ -84,17 +87,13 @@ def _text_of(reading: Reading) -> str:
     return reading.text if isinstance(reading, (Expression, Words)) else ""
 
 
-def _named(
-    reference: Reading,
-    given: Reading,
-    rules: MathRules,
-) -> bool:
+def _named(reference: Reading, given: Reading, rules: MathRules) -> bool:
     """Compare two mathematical answers of which at least one names its value, as `x = 5` does.
 
     `x = 5` equals 5, and the equations `y = 2x` and `x = y/2` are the same.
     """
-    one = reference.reading if isinstance(reference, Named) else reference
-    other = given.reading if isinstance(given, Named) else given
+    one, other = unnamed(reference), unnamed(given)
+    assert one is not None and other is not None
     if isinstance(reference, Named) and isinstance(given, Named) and not _are_one_name(reference.name, given.name):
         if "," not in reference.name and "," not in given.name:
             return _expressions(reference, given, rules)
@@ -108,7 +107,8 @@ def _named(
 
 
 def _are_one_name(one: str, other: str) -> bool:
-    """Return whether two names are the same. `y(x)` is `y`, and not `y(t)`."""
+    """Return whether two names are the same. `y(x)` is `y`, and not `y(t)`, and `a(n)` is `a_n`."""
+    one, other = (_TERM.sub(r"_{\1}", name) for name in (one, other))
     return one == other or (("(" in one) != ("(" in other) and _ARGUMENT.sub("", one) == _ARGUMENT.sub("", other))
 
 
@@ -196,21 +196,29 @@ def _shares(reference: Quantity, given: Quantity, rules: MathRules) -> bool:
 def _groups(reference: Reading, given: Reading, rules: MathRules) -> bool:
     if not isinstance(reference, Group) or not isinstance(given, Group):
         return _group_and_other(reference, given, rules)
-    kinds = {reference.brackets, given.brackets}
-    if "cases" in kinds:
-        return len(kinds) == 1 and _unordered(reference, given, rules)
-    if "U" in kinds:
-        is_list_of_intervals = reference.brackets == "U" and not given.brackets
-        return (len(kinds) == 1 or is_list_of_intervals) and _unordered(reference, given, rules)
-    if "|" in kinds:
-        return kinds <= {"|", "()"} and _ordered(reference, given, rules)
-    if kinds == {""} and not _have_same_counts(reference, given, rules):
+    if DOTS in reference.items or DOTS in given.items:
+        return _endless(reference, given, rules)
+    brackets = (reference.brackets, given.brackets)
+    if brackets == ("", "") and not _have_same_counts(reference, given, rules):
         return False
-    if kinds <= {"", "{}"}:
+    if brackets in _UNORDERED:
         return _unordered(reference, given, rules)
-    if len(kinds) == 1 or kinds == {"", "()"}:
-        return _ordered(reference, given, rules)
-    return kinds == {"", "[]"} and not reference.brackets and _ordered(reference, given, rules)
+    return (brackets in _ORDERED or reference.brackets == given.brackets) and _ordered(reference, given, rules)
+
+
+def _endless(reference: Group, given: Group, rules: MathRules) -> bool:
+    """Compare two lists of which at least one leaves terms out. They are equal if they begin and end alike."""
+    if DOTS not in reference.items or DOTS not in given.items:
+        return False
+    places = reference.items.index(DOTS), given.items.index(DOTS)
+    num = min(places)
+    if num < LEAST_TERMS and num < max(places):
+        return False
+    ends = [
+        Group("", group.items[:num] + group.items[place + 1 :])
+        for group, place in zip((reference, given), places, strict=True)
+    ]
+    return _ordered(*ends, rules)
 
 
 def _have_same_counts(reference: Group, given: Group, rules: MathRules) -> bool:
@@ -226,21 +234,13 @@ def _count(item: Reading, group: Group, rules: MathRules) -> int:
     return sum(are_equal(item, other, rules) for other in group.items)
 
 
-def _ordered(
-    reference: Group,
-    given: Group,
-    rules: MathRules,
-) -> bool:
+def _ordered(reference: Group, given: Group, rules: MathRules) -> bool:
     if len(reference.items) != len(given.items):
         return False
     return all(are_equal(*pair, rules) for pair in zip(reference.items, given.items, strict=True))
 
 
-def _unordered(
-    reference: Group,
-    given: Group,
-    rules: MathRules,
-) -> bool:
+def _unordered(reference: Group, given: Group, rules: MathRules) -> bool:
     """Compare two groups of answers as sets: every item of one group must equal an item of the other group."""
     for item in reference.items:
         if not any(are_equal(item, other, rules) for other in given.items):
@@ -252,11 +252,7 @@ def _equals_any(given: Any, reference: Group, rules: MathRules) -> bool:
     return any(are_equal(item, given, rules) for item in reference.items)
 
 
-def _group_and_other(
-    reference: Reading,
-    given: Reading,
-    rules: MathRules,
-) -> bool:
+def _group_and_other(reference: Reading, given: Reading, rules: MathRules) -> bool:
     """Compare a group of answers with a single answer. They are equal if every item of the group equals it."""
     group = reference if isinstance(reference, Group) else given
     assert isinstance(group, Group)

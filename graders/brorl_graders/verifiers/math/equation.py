@@ -15,8 +15,8 @@ from brorl_graders.verifiers.math.value import Value, compare, read_value
 
 ROUNDED = 0.01  # largest relative difference of two steps of which one is a decimal
 _EQUALS = re.compile(r"(?<![<>!:])=")
-_NO_LETTER = re.compile(r"\\text ?\{[^{}]*\}|\\[A-Za-z]+|_ ?(?:\{[^{}]*\}|\w)|(?<=[A-Za-z]) ?\([^()]*\)")
-_THEN_A_NAME = re.compile(r"^\W*\d.*(?:[A-Za-z]{2,} ?\}?|\}) ?[A-Za-z]$")  # such as `3 \text{ so } y`
+_NO_LETTER = re.compile(r"\\text\{[^{}]*\}|\\[A-Za-z]+|_\{[^{}]*\}|(?<=[A-Za-z]) ?\([^()]*\)")
+_THEN_A_NAME = re.compile(r"^\W*\d.*(?:[A-Za-z]{2,}\}?|\}) ?[A-Za-z]$")  # such as `3\text{so}y`
 _AFTER_OPERATION = re.compile(r"^\\(?:sum|prod|i*nt|oint|lim)(?![A-Za-z])(?:\{[^{}]*\}|[^{}])*=")
 _PRODUCT = re.compile(r"(?<![A-Za-z])[a-z]{2}(?![A-Za-z])")
 _OPERATOR = re.compile(r"[-+*/^√∛]|\\(?:frac|cdot|times|pm)(?![A-Za-z])|(?<![A-Za-z])(?:sqrt|cbrt)(?![A-Za-z])")

@@ -12,8 +12,9 @@ from itertools import pairwise
 
 from brorl_graders.verifiers.math.equality import FORMS, MathRules, are_equal
 from brorl_graders.verifiers.math.equation import ROUNDED, differ
+from brorl_graders.verifiers.math.kinds import Expression, Quantity, Reading, unnamed
 from brorl_graders.verifiers.math.library import number_by_library
-from brorl_graders.verifiers.math.reading import Expression, Named, Quantity, Reading, read
+from brorl_graders.verifiers.math.reading import read
 from brorl_graders.verifiers.math.units import DEGREE
 from brorl_graders.verifiers.math.value import Value, scaled
 
@@ -59,8 +60,7 @@ def _are_close(one: str, other: str) -> bool | None:
 
 def _number(reading: Reading) -> Value | None:
     """Return the value of an answer that is one number."""
-    if isinstance(reading, Named):
-        return _number(reading.reading)
-    if isinstance(reading, Expression):
-        return number_by_library(reading.text)
-    return reading.value if isinstance(reading, Quantity) and not reading.value.has_variables else None
+    plain = unnamed(reading)
+    if isinstance(plain, Expression):
+        return number_by_library(plain.text)
+    return plain.value if isinstance(plain, Quantity) and not plain.value.has_variables else None

@@ -23,8 +23,6 @@ _RELATIONS = {
     ">": ">",
     "\\le": "<=",
     "\\ge": ">=",
-    "\\lt": "<",
-    "\\gt": ">",
     "\\ne": "!=",
 }
 FUNCTIONS = {name: name for name in ("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "log", "exp")}
@@ -33,26 +31,21 @@ _LETTERS = """alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta 
 upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega ell hbar"""
 _NAMES = frozenset(_LETTERS.split())
 ROOTS = ("sqrt", "cbrt")
-_PLAIN = (
-    rf"(?:{'|'.join((*FUNCTIONS, *ROOTS, 'pi', 'theta', 'alpha', 'beta', 'gamma', 'delta', 'lambda', 'phi', 'omega'))})"
-)
-NAME_IN_TEXT = rf"(?<![\\A-Za-z]){_PLAIN}(?![A-Za-z])"  # a function or letter without a backslash
+CALLED_WORDS = ("abs", "floor", "ceil")  # functions before brackets, and words elsewhere
+_PLAIN = (*FUNCTIONS, *ROOTS, *["pi", "theta", "alpha", "beta", "gamma", "delta", "lambda", "phi", "omega"])
+NAME_IN_TEXT = rf"(?<![\\A-Za-z])(?:{'|'.join(_PLAIN)})(?![A-Za-z])"  # a function or letter without a backslash
 VARIABLE = rf"(?:(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])|\\(?:{'|'.join(_LETTERS.split())})(?![A-Za-z]))"
 _TOKEN = re.compile(
-    rf"\s*(?:(?P<name>{NAME_IN_TEXT})|(?P<root>[√∛])|"
-    r"(?P<number>\d+(?:\.(?![.(a-zA-Z])\d*)?|\.\d+)|(?P<row>\\\\)|(?P<command>\\[a-zA-Z]+)"
-    r"|(?P<sign>[-+*/^_(){}\[\]|!:<>=&',])|(?P<letter>[a-zA-Z]))"
+    r"\\(?:begin|end)\{[a-z]+\}(?:\{[lcr| ]*\})?|\\\\|\\[a-zA-Z]+|[a-zA-Z]+|\d+(?:\.(?![.(a-zA-Z])\d*)?|\.\d+|\S"
 )
-_WORD = re.compile(rf"(?<![\\A-Za-z])[A-Za-z]{{{MAX_LETTERS + 1},}}")
-_ENVIRONMENT = re.compile(r"\\(begin|end) ?\{ ?([a-z]+) ?\}(?(1) ?(?:\{[lcr| ]*\})?)")
-_WORDLESS = re.compile(rf"{NAME_IN_TEXT}|{_ENVIRONMENT.pattern}")
-_ROOT_SIGNS = {"√": "\\sqrt", "∛": "\\cbrt"}
+_NAMED = {name: f"\\{name}" for name in (*_PLAIN, *CALLED_WORDS)} | {"√": "\\sqrt", "∛": "\\cbrt"}
 _DECORATED = frozenset(("overline", "overrightarrow", "angle", "triangle", "mathcal", "mathbb", "mathfrak", "vec"))
 _CALLED = frozenset("fghFGH")
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _ENCLOSED = {"\\lfloor": ("\\rfloor", "floor"), "\\lceil": ("\\rceil", "ceil")}
+_STACKED = {"\\over": "/", "\\choose": "binomial"}
 _PRODUCTS = frozenset(("*", "\\cdot", "\\times"))
-_CLOSING = frozenset((",", ")", "]", "}", "|", "&", "\\\\", "", *_RELATIONS))
+_CLOSING = frozenset((",", ")", "]", "}", "|", "&", "\\\\", "", *_RELATIONS, *_STACKED))
 
 
 class Unreadable(ValueError):
@@ -65,7 +58,7 @@ def parse(text: str, is_wide: bool = False, is_strict: bool = False) -> Tree:
     `is_wide`: a quotient ends where a factor without a sign begins, so that `1/2x` is half of x and not `1/(2x)`.
     `is_strict`: what may mean something else, such as `1/2x`, `xy`, `x^23` and `2\\frac{1}{2}`, is not read.
     """
-    if len(text) > MAX_LENGTH or (_WORD.search(text) and _WORD.search(_WORDLESS.sub(" ", text))):
+    if len(text) > MAX_LENGTH:
         raise Unreadable
     parser = _Parser(text, is_wide, is_strict)
     tree = parser.sum() if is_strict else parser.relation()
@@ -74,21 +67,15 @@ def parse(text: str, is_wide: bool = False, is_strict: bool = False) -> Tree:
 
 
 def _tokens(text: str) -> Iterator[str]:
-    place = 0
-    end = len(text.rstrip())
-    while place < end:
-        match = _ENVIRONMENT.match(text, place)
-        if match:
-            yield f"\\{match[1]}{{{match[2]}}}"
+    for token in _TOKEN.findall(text):
+        if token in _NAMED:
+            yield _NAMED[token]
+        elif not token.isalpha():
+            yield token.partition("}{")[0] + "}" if "}{" in token else token
+        elif len(token) > MAX_LETTERS or not token.isascii():
+            raise Unreadable
         else:
-            match = _TOKEN.match(text, place)
-            if match is None:
-                raise Unreadable
-            token = match[match.lastgroup or 0]
-            yield f"\\{token}" if match["name"] else _ROOT_SIGNS.get(token, token)
-        place = match.end()
-        while place < end and text[place] == " ":
-            place += 1
+            yield from token
 
 
 class _Parser:
@@ -143,8 +130,11 @@ class _Parser:
             terms.append(term if sign == "+" else (sign, term))
             if self.next not in ("+", "-"):
                 break
+        found = terms[0] if len(terms) == 1 else ("+", *terms)
+        if self.next in _STACKED:
+            found = (_STACKED[self.take()], found, self.sum())
         self.depth -= 1
-        return terms[0] if len(terms) == 1 else ("+", *terms)
+        return found
 
     def product(self) -> Tree:
         """Read a product or quotient. Factors may follow each other without a sign."""
@@ -217,6 +207,9 @@ class _Parser:
         if self.next != "^":
             return base
         self.take()
+        if self.next == "\\circ" and not self.is_strict:
+            self.take()
+            return ("*", base, ("/", "\\pi", Fraction(180)))
         if self.is_strict and self.next != "{" and (len(self.next) > 1 or self.next == "-"):
             raise Unreadable
         exponent = self.argument()
@@ -246,7 +239,7 @@ class _Parser:
 
     def primary(self) -> Tree:
         token = self.take()
-        if token[:1].isdigit() or token[:1] == ".":
+        if token[:1].isdigit() or token[1:].isdecimal():
             return self.repeating(token) if "." in token and self.next == "\\overline" else Fraction(token.rstrip("."))
         if token.isalpha():
             return self.name(token)
@@ -315,6 +308,10 @@ class _Parser:
             return self.name(f"{token} {self.argument()}")
         if name in FUNCTIONS:
             return self.function(name)
+        if name in ("sum", "prod"):
+            return self.repeated(name)
+        if name in CALLED_WORDS and self.next == "(":
+            return (name, self.primary())
         if name.startswith("begin{") and name.endswith(("matrix}", "array}")):
             return self.matrix(name)
         reader = getattr(self, f"read_{name}", None)
@@ -332,12 +329,6 @@ class _Parser:
 
     def read_cbrt(self) -> Tree:
         return ("root", Fraction(3), self.argument())
-
-    def read_sum(self) -> Tree:
-        return self.repeated("sum")
-
-    def read_prod(self) -> Tree:
-        return self.repeated("prod")
 
     def read_frac(self) -> Tree:
         top = self.argument()

@@ -56,4 +56,10 @@ class Named(NamedTuple):
     reading: Reading
 
 
+DOTS = Written("...")  # terms that a list leaves out
 Reading = Quantity | Expression | Words | Ratio | Written | Group | Named
+
+
+def unnamed(reading: Reading | None) -> Reading | None:
+    """Return an answer without its name, such as the 5 of `x = 5`."""
+    return reading.reading if isinstance(reading, Named) else reading

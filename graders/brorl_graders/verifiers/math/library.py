@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, reduce
 from itertools import pairwise, product, starmap
+from operator import add
 from typing import Any, NamedTuple
 
 from brorl_graders.verifiers.math.expression import FUNCTIONS, Tree, Unreadable, parse
@@ -134,7 +135,7 @@ class _Builder:
         if kind != "-":
             _check_finite(operands)
         if kind == "+":
-            return _total(operands)
+            return reduce(add, operands) if _has_matrix(operands) else self.sympy.Add(*operands)
         if kind == "-":
             return -operands[0]
         if kind == "*":
@@ -239,17 +240,6 @@ class _Builder:
 
 def _has_matrix(operands: list[Any]) -> bool:
     return any(getattr(operand, "is_Matrix", False) for operand in operands)
-
-
-def _total(operands: list[Any]) -> Any:
-    from sympy import Add
-
-    if not _has_matrix(operands):
-        return Add(*operands)
-    total = operands[0]
-    for operand in operands[1:]:
-        total = total + operand
-    return total
 
 
 def _power(base: Any, exponent: Any) -> Any:

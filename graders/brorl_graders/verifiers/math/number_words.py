@@ -19,18 +19,8 @@ _BELOW_HUNDRED = {name: number for number, name in enumerate(_SMALL_NUMBERS.spli
 }
 SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
 SCALES |= {f"{name}s": number for name, number in SCALES.items()}
-_PARTS = {
-    "half": 2,
-    "halves": 2,
-    "third": 3,
-    "fourth": 4,
-    "quarter": 4,
-    "fifth": 5,
-    "sixth": 6,
-    "eighth": 8,
-    "tenth": 10,
-}
-_PARTS |= {"hundredth": 100, "thousandth": 1000}
+_PARTS = {"half": 2, "halves": 2, "third": 3, "fourth": 4, "quarter": 4, "fifth": 5, "sixth": 6, "eighth": 8}
+_PARTS |= {"tenth": 10, "hundredth": 100, "thousandth": 1000}
 # Words that make something else of the number before or after them.
 _CHANGING = """
 half halves third thirds fourth fourths quarter quarters fifth fifths sixth sixths eighth eighths tenth tenths

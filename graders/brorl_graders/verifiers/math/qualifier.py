@@ -7,10 +7,10 @@ import re
 from brorl_graders.verifiers.math.expression import NAME_IN_TEXT
 from brorl_graders.verifiers.math.relation import is_inequality
 
-_LETTER = r"[A-Za-z](?:_\d)?"
-_START = r",? ?\(?(?:\\text ?\{ ?,? ?\(?)?"
+_LETTER = r"[A-Za-z](?:_\{\d\})?"
+_START = r",? ?\(?(?:\\text\{,? ?\(?)?"
 _ONLY = re.compile(
-    r"^(?:\\text ?\{ ?)?only (?:the )?(?:(?:ordered )?(?:pair|point|solution|value|number)s? )?\}? ?(?=[\d(\[\\-])"
+    r"^(?:\\text\{)?only(?: the)?(?: (?:ordered )?(?:pair|point|solution|value|number)s?)?\}? ?(?=[\d(\[\\-])"
 )
 _PLACES = r"(?:decimal places?|decimals|significant (?:figures?|digits?)|d\.? ?p\.?|s\.? ?f\.?)"
 _QUALIFIER = re.compile(
@@ -21,19 +21,17 @@ _QUALIFIER = re.compile(
     r"|for (?:all|every|each|any)\b[^=]*"
     r"|(?:(?:a )?(?:double|repeated) root|(?:with |of )?multiplicity (?:\d|two|three)|respectively|[a-z]+ to [a-z]+)"
     r" ?\)?\}? ?\)?"
-    rf"|(?:where|with|for) ?\}}? ?\$?{_LETTER}(?: ?(?:,|and|\\text ?\{{ ?and ?\}}) ?{_LETTER})* ?(?:\\text ?\{{)? ?"
+    rf"|(?:where|with|for) ?\}}? ?{_LETTER}(?: ?(?:,|and|\\text\{{and\}}) ?{_LETTER})* ?(?:\\text\{{)?"
     r"(?:is|are|being|as|any|an?)? ?(?:an? |any |some )?"
     r"(?:arbitrary |real |fixed |positive )*(?:constants?|integers?|numbers?|reals?) ?\}?"
     r")$"
 )
 _ANY_INTEGER = re.compile(  # "k \\in \\mathbb{Z}" after an answer with k
-    rf"(?P<rest>[^<>]*?) ?{_START}(?:(?:where|with|for) ?\}}? ?)?(?P<name>[a-z]) ?\\in ?\\mathbb ?\{{? ?Z ?\}}? ?\)?"
+    rf"(?P<rest>[^<>]*?) ?{_START}(?:(?:where|with|for) ?\}}? ?)?(?P<name>[a-z])\\in\\mathbb\{{Z\}}\)?"
 )
-_INTEGER = re.compile(
-    r"(?<![\\A-Za-z])([a-z]) ?(?:\\in ?\\mathbb ?\{? ?Z|(?:\\text ?\{)? ?is an (?:arbitrary )?integer)"
-)
-_FUNCTION = re.compile(r"(?P<name>[A-Za-z]) ?\( ?(?P<argument>[a-z]) ?\) ?=(?P<body>.*)")
-_CONSTANT = re.compile(r"\+ ?(?:[cCkK]|\\text ?\{ ?(?:[cC]|const(?:ant|\.)?) ?\})$")
+_INTEGER = re.compile(r"(?<![\\A-Za-z])([a-z]) ?(?:\\in\\mathbb\{Z|(?:\\text\{)?is an (?:arbitrary )?integer)")
+_FUNCTION = re.compile(r"(?P<name>[A-Za-z])\((?P<argument>[a-z])\)=(?P<body>.*)")
+_CONSTANT = re.compile(r"\+(?:[cCkK]|\\text\{(?:[cC]|const(?:ant|\.)?)\})$")
 _LETTERS = re.compile(rf"\\[A-Za-z]+|{NAME_IN_TEXT}|[A-Za-z]")
 
 

@@ -10,21 +10,21 @@ from brorl_graders.verifiers.math.number_words import SCALES, changes_a_number
 from brorl_graders.verifiers.math.units import read_unit, unknown_unit
 from brorl_graders.verifiers.math.value import Value, read_number, read_value, scaled
 
-_PERCENT = re.compile(r" ?(?:%|\\text ?\{ ?(?:%|per ?cent) ?\}|per ?cent(?:age)?|pct)$")
+_PERCENT = re.compile(r" ?(?:%|\\text\{(?:%|per ?cent)\}|per ?cent(?:age)?|pct)$")
 _UNIT_PAIR = re.compile(r" ?(\d+(?:\.\d+)?) ?([A-Za-z]+)(?: ?(?:,|and\b))?")
 _HOURS = re.compile(r"(h(?:rs?|ours?)? ?,? ?(?:and )?\d+) ?m(?![a-z])")
-_UNIT_THEN_NUMBER = re.compile(r"[A-Za-z]{1,20}(?: ?\}| ?,| and)* ?\d")
-_UNIT_START = re.compile(r" ?(?:\\text ?\{|\^ ?\{? ?\\circ|(?<=[\d}) ])[A-Za-zμΩ]|\\(?:[oO]mega|mu|frac)(?![A-Za-z]))")
+_UNIT_THEN_NUMBER = re.compile(r"[A-Za-z]{1,20}(?:\}| ?,| ?and)* ?\d")
+_UNIT_START = re.compile(r" ?(?:\\text\{|\^\\circ|(?<=[\d}) ])[A-Za-zμΩ]|\\(?:[oO]mega|mu|frac)(?![A-Za-z]))")
 _NOUN = re.compile(r"(?:(?:square|sq|cubic|cu)\.? )?[a-z]{2,}(?:[ -][a-z]{2,})*")
 _AFTER_A_NOUN = re.compile(
     r"(?<=[a-z]) (?:long|tall|wide|high|deep|away|old|each|left|altogether|remaining|only|in (?:total|all)"
     r"|of [a-z ]+)$"
 )
-_SCALE = re.compile(rf"(?:\\text ?\{{ ?)?({'|'.join(SCALES)})(?![A-Za-z])", re.IGNORECASE)
+_SCALE = re.compile(rf"(?:\\text\{{)?({'|'.join(SCALES)})(?![A-Za-z])", re.IGNORECASE)
 _NO_NOUN = re.compile(rf"{NAME_IN_TEXT}|\b(?:mod|to|or|and|not)\b")
 MIN_NOUN = 3  # letters of a noun after a number and a space; a shorter one may be a product of variables
-_POWER = re.compile(r" ?\^ ?\{? ?[2-5] ?\}? ?$")
-_TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
+_POWER = re.compile(r"\^\{?[2-5]\}? ?$")
+_TEXT = re.compile(r"\\text\{([^{}]*)\}")
 
 
 def read_quantity(text: str) -> Quantity | None:
@@ -37,9 +37,9 @@ def read_quantity(text: str) -> Quantity | None:
         part = read_plain(text[: percent.start()])
         return None if part is None else Quantity(part, is_percent=True)
     if _UNIT_THEN_NUMBER.search(text):
-        parts = _unit_pairs(text)
-        if parts:
-            return _sum_of_units(parts)
+        total = _in_several_units(text)
+        if total is not None:
+            return total
     return _with_unit(text) or (None if value is None else Quantity(value))
 
 
@@ -72,31 +72,19 @@ def _with_unit(text: str) -> Quantity | None:
     return None
 
 
-def _unit_pairs(text: str) -> list[str]:
-    """Return each number and unit of a text of two or more of them and nothing else, such as "5 feet 3 inches"."""
-    plain = " ".join(_TEXT.sub(r" \1 ", text).split())
-    plain = _HOURS.sub(r"\1 min", plain)
-    parts = [f"{number} \\text{{ {name} }}" for number, name in _UNIT_PAIR.findall(plain)]
-    return [] if len(parts) < 2 or _UNIT_PAIR.sub("", plain).strip() else parts
-
-
-def _sum_of_units(parts: list[str]) -> Quantity | None:
-    """Add quantities of one kind from the largest unit to the smallest. None: they are something else."""
-    total: Quantity | None = None
-    for part in parts:
-        quantity = _with_unit(part)
-        if quantity is None or quantity.unit is None:
+def _in_several_units(text: str) -> Quantity | None:
+    """Read quantities of one kind from the largest unit on as their sum, such as "5 feet 3 inches"."""
+    plain = _HOURS.sub(r"\1 min", " ".join(_TEXT.sub(r" \1 ", text).split()))
+    parts = [_with_unit(f"{number}\\text{{{name}}}") for number, name in _UNIT_PAIR.findall(plain)]
+    known = [(part.value.value, part.unit) for part in parts if part and part.unit]
+    if len(known) < max(len(parts), 2) or _UNIT_PAIR.sub("", plain).strip():
+        return None
+    (total, largest), *others = known
+    for value, unit in others:
+        if unit.powers != largest.powers or unit.factor >= largest.factor:
             return None
-        if total is None:
-            total = quantity
-        elif (
-            total.unit is None or total.unit.powers != quantity.unit.powers or total.unit.factor <= quantity.unit.factor
-        ):
-            return None
-        else:
-            value = total.value.value + quantity.value.value * quantity.unit.factor / total.unit.factor
-            total = total._replace(value=Value(value))
-    return total
+        total += value * unit.factor / largest.factor
+    return Quantity(Value(total), unit=largest)
 
 
 def _counted(value: Value, name: str) -> Quantity | None:

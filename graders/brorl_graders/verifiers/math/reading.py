@@ -13,8 +13,19 @@ from functools import lru_cache
 
 from brorl_graders.verifiers.math.assignment import read_cases, read_tuple
 from brorl_graders.verifiers.math.expression import Unreadable, parse
-from brorl_graders.verifiers.math.kinds import Expression, Group, Named, Quantity, Ratio, Reading, Words, Written
-from brorl_graders.verifiers.math.notation import depth
+from brorl_graders.verifiers.math.kinds import (
+    DOTS,
+    Expression,
+    Group,
+    Named,
+    Quantity,
+    Ratio,
+    Reading,
+    Words,
+    Written,
+    unnamed,
+)
+from brorl_graders.verifiers.math.notation import is_enclosed
 from brorl_graders.verifiers.math.quantity import read_plain, read_quantity
 from brorl_graders.verifiers.math.relation import NAME
 from brorl_graders.verifiers.math.sets import (
@@ -22,8 +33,8 @@ from brorl_graders.verifiers.math.sets import (
     LEAST,
     ONE_OR_OTHER,
     read_alternatives,
+    read_conditions,
     read_inequality,
-    read_intersection,
     read_set,
 )
 from brorl_graders.verifiers.math.units import read_unit
@@ -41,39 +52,34 @@ MAX_LENGTH = 600  # characters
 MAX_DEPTH = 30  # levels of brackets
 MAX_ITEMS = 64
 
-_OTHERS = re.compile(r"\\text ?\{ ?,? ?(?:and|or),? ?\}|(?<![A-Za-z\\{])(?:and|or)(?![A-Za-z])")
-_MIXED = re.compile(r"(-?\d+) ?(?:\\text ?\{ ?and ?\}|and) ?(?:\\frac ?\{ ?(\d+) ?\}\{ ?(\d+) ?\}|(\d+) ?/ ?(\d+))")
-_APPROXIMATELY = re.compile(
-    r"^(?:\\approx|=|\\text ?\{ ?(?:approximately|about|exactly) ?\}|(?:approximately|about|exactly) )+ ?"
-)
-_NEGATIVE = re.compile(r"^(?:\\text ?\{ ?(?:negative|minus) ?\}|(?:negative|minus)) ?(?=[\d\\.])", re.IGNORECASE)
-_RELATION = re.compile(
-    r"[<>=]|\\(?:le|ge|ne|in|notin|approx|sim|equiv|pm|mp|to|mid|subset|lt|gt|cap|setminus)(?![A-Za-z])"
-)
-_TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
+_OTHERS = re.compile(r"(?<![A-Za-z\\{])(?:and|or)(?![A-Za-z])")
+_MIXED = re.compile(r"(-?\d+) ?and ?(?:\\frac\{(\d+)\}\{(\d+)\}|(\d+)/(\d+))")
+_APPROXIMATELY = re.compile(r"^(?:\\approx|=|(?:approximately|about|exactly)(?![A-Za-z]))+ ?")
+_NEGATIVE = re.compile(r"^(?:negative|minus) ?(?=[\d\\.])", re.IGNORECASE)
+_RELATION = re.compile(r"[<>=]|\\(?:le|ge|ne|in|notin|approx|sim|equiv|pm|mp|to|mid|subset|cap|setminus)(?![A-Za-z])")
 _CASE_END = re.compile(rf"(?:{ONE_OR_OTHER.pattern})|;")
-_POINT = re.compile(
-    r"(?:\\text ?\{ ?(?:the )?points? ?\} ?|(?:the )?points? |(?P<name>[A-Z](?:_\{?\d\}?|')?) ?=? ?)(?=\()"
-)
-_RATIO = re.compile(r"\d+(?:\.\d+)?(?: ?(?::|\\text ?\{ ?(?:to|:) ?\}| to ) ?\d+(?:\.\d+)?)+")
+_POINT = re.compile(r"(?:\\text\{(?:the )?points?\}|(?:the )?points? ?|(?P<name>[A-Z](?:_\{\d\}|')?) ?=? ?)(?=\()")
+_RATIO = re.compile(r"\d+(?:\.\d+)?(?: ?(?::|to) ?\d+(?:\.\d+)?)+")
 _RATIO_SIGN = re.compile(r":|to")
 _TIME = re.compile(r"(?:1?\d|2[0-4]):(?:0\d|[1-5]0)")  # may be a ratio too
 _ENDLESS_SUM = re.compile(r"[-+*\d ]+(?:\.\.\.)[-+*\d ]+")
-_CASES = re.compile(r"(?:(?P<name>[A-Za-z](?: ?\([a-z]\))?) ?= ?)?\\begin ?\{cases\}(?P<rows>.*)\\end ?\{cases\}")
-_CONDITION = re.compile(r"(?:&|\\text ?\{ ?,? ?(?:if|for|when|where) ?\}|(?<![A-Za-z])(?:if|for|when)(?![A-Za-z]))")
-_COLUMN = re.compile(r"\\begin ?\{([pbB]?matrix)\}(.*)\\end ?\{\1\}")
+_CASES = re.compile(r"(?:(?P<name>[A-Za-z](?: ?\([a-z]\))?)=)?\\begin\{cases\}(?P<rows>.*)\\end\{cases\}")
+_CONDITION = re.compile(r"&|\\text\{,? ?(?:if|for|when|where)\}|(?<![A-Za-z])(?:if|for|when)(?![A-Za-z])")
+_LAST_TERM = re.compile(r"(, ?-?\w+)\.\.\.")  # dots that follow a whole term at once
+_COLUMN = re.compile(r"\\begin\{([pbB]?matrix)\}(.*)\\end\{\1\}")
 _LOOSE = re.compile(r"\\text|[\\(){} ]")
 _CONGRUENCE = re.compile(r"(?:[A-Za-z](?:equiv|=))?(?P<residue>-?\d{1,9})[pb]?mod(?P<modulus>\d{1,9})")
-_ONE_LETTER = re.compile(r"\( ?[A-Za-z] ?\)")
+_ONE_LETTER = re.compile(r" ?\([A-Za-z]\)")
 _INDIAN = re.compile(r"-?\d{1,2}(?:,\d\d)+,\d{3}")
-_COMBINATION = re.compile(r"\(? ?C ?\([^()]+,[^()]+\) ?\)?")
+_COMBINATION = re.compile(r"\(?C ?\([^()]+,[^()]+\)\)?")
 _GROUPED = re.compile(  # thousands in a list whose other commas have spaces
     r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?![\d,])(?=[^,;]*[,;] |[^,;]*;)"
     r"|(?<=[,;] )[1-9]\d{0,2}(?:,\d{3})+(?![\d,])"
 )
 _SEVERAL = re.compile(r"_\{[^{}]*,[^{}]*\}$")  # the roots `x_{1,2}`
 _SIGNS = re.compile(r"\\[pm]{2}(?![A-Za-z])")
-_UNIT = re.compile(r" ?(?:\\text ?\{(?P<unit>[^{}]*)\}|\^ ?\{? ?\\circ ?\}?)$")
+_UNIT = re.compile(r"(?:\\text\{(?P<unit>[^{}]*)\}|\^\\circ)$")
+_OF_AN_ANGLE = re.compile("sin|cos|tan|cot|sec|csc")
 _DECIMAL_COMMA = re.compile(r"-?(?:0|\d{4,}),\d+")  # one number, or two answers
 _INFINITE = {"\\infty": LARGEST, "+\\infty": LARGEST, "-\\infty": LEAST}
 _OPENING = "([{"
@@ -83,15 +89,15 @@ _CLOSING = ")]}"
 @lru_cache(maxsize=16384)
 def read(text: str) -> Reading | None:
     """Parse an answer in plain LaTeX as a number, words or a group of them. None: that needs a grammar of LaTeX."""
-    if not text or len(text) > MAX_LENGTH or depth(text) > MAX_DEPTH:
+    if not text or len(text) > MAX_LENGTH:
         return None
-    plain = _APPROXIMATELY.sub("", text)
+    plain = _LAST_TERM.sub(r"\1,...", _APPROXIMATELY.sub("", text))
     if "{cases}" in plain:
         return _cases(plain)
     if "negative" in plain or "minus" in plain or plain[:1].isupper():
         plain = _NEGATIVE.sub("-", plain)
     if "=" in plain or "or" in plain or "and" in plain or "\\" in plain:
-        several = _solutions(plain) or read_alternatives(plain, _read) or read_intersection(plain, _read)
+        several = _solutions(plain) or read_alternatives(plain, _read) or read_conditions(plain, _read)
         if several is not None:
             return several
     if "and" in plain or "or" in plain:
@@ -104,8 +110,7 @@ def read_in_the_kind_of(reference: Reading | None, text: str) -> Reading | None:
 
     `2 and 3/4` may be a mixed number, `12,34,567` one number, and `C(5,2)` a binomial.
     """
-    value = reference.reading if isinstance(reference, Named) else reference
-    if isinstance(value, (Quantity, Expression)) and _COMBINATION.fullmatch(text):
+    if isinstance(unnamed(reference), (Quantity, Expression)) and _COMBINATION.fullmatch(text):
         return _expression(text)
     if not isinstance(reference, (Quantity, Named)) or len(text) > MAX_LENGTH:
         return read(text)
@@ -198,7 +203,7 @@ def _ratio(text: str) -> Ratio | None:
     found = _RATIO.fullmatch(text)
     if found is None:
         return None
-    plain = _TEXT.sub(r"\1", found[0]).replace(" ", "")
+    plain = text.replace(" ", "")
     parts = tuple(Value(Fraction(part)) for part in _RATIO_SIGN.split(plain))
     return Ratio(parts, _TIME.fullmatch(plain) is not None)
 
@@ -235,6 +240,8 @@ def _unnamed(text: str) -> Reading | None:
 def _single(text: str) -> Reading | None:
     if "\\infty" in text and text.replace(" ", "") in _INFINITE:
         return _INFINITE[text.replace(" ", "")]
+    if text == DOTS.text:
+        return DOTS
     return (
         read_numeral(text)
         or _ratio(text)
@@ -249,12 +256,12 @@ def _single(text: str) -> Reading | None:
 
 def _expression(text: str) -> Reading | None:
     """Read what only SymPy compares: an expression, a matrix or a relation. `\\pm` gives two of them."""
-    if "\\pm" in text or "\\mp" in text:
+    if _SIGNS.search(text):
         plus = _read(_SIGNS.sub(lambda sign: "+" if sign[0] == "\\pm" else "-", text))
         minus = _read(_SIGNS.sub(lambda sign: "-" if sign[0] == "\\pm" else "+", text))
         return Group("", (plus, minus)) if plus and minus else None
     end = _UNIT.search(text)
-    unit = read_unit(end["unit"] or "degrees") if end else None
+    unit = read_unit(end["unit"] or "degrees") if end and (end["unit"] or not _OF_AN_ANGLE.search(text)) else None
     plain = text[: end.start()] if end and unit else text
     try:
         parse(plain)
@@ -265,11 +272,10 @@ def _expression(text: str) -> Reading | None:
 
 def is_plain(reading: Reading | None) -> bool:
     """Return whether an answer is read without expressions that only SymPy compares."""
-    if isinstance(reading, Group):
-        return all(map(is_plain, reading.items))
-    if isinstance(reading, Named):
-        return is_plain(reading.reading)
-    return reading is not None and not isinstance(reading, Expression)
+    plain = unnamed(reading)
+    if isinstance(plain, Group):
+        return all(map(is_plain, plain.items))
+    return plain is not None and not isinstance(plain, Expression)
 
 
 def _listing(text: str, items: list[str]) -> Reading | None:
@@ -289,16 +295,8 @@ def _brackets(text: str) -> str | None:
     """
     if text.startswith("\\{") and text.endswith("\\}"):
         return "{}"
-    if len(text) < 2 or text[0] not in "([" or text[-1] not in ")]":
+    if len(text) < 2 or text[0] not in "([" or text[-1] not in ")]" or not is_enclosed(text):
         return None
-    level = 0
-    for character in text[:-1]:
-        if character in _OPENING:
-            level += 1
-        elif character in _CLOSING:
-            level -= 1
-        if level == 0:
-            return None
     return text[0] + text[-1]
 
 
@@ -333,7 +331,7 @@ def _group(brackets: str, items: list[str]) -> Group | None:
 
 
 def _split(text: str, signs: str = ",;") -> list[str] | None:
-    """Split a text at signs outside all brackets. None: a bracket is not closed."""
+    """Split a text at signs outside all brackets. None: a bracket is not closed, or there are too many levels."""
     parts = []
     level = 0
     start = 0
@@ -345,7 +343,7 @@ def _split(text: str, signs: str = ",;") -> list[str] | None:
         elif character in signs and level == 0:
             parts.append(text[start:place])
             start = place + 1
-        if level < 0:
+        if not 0 <= level <= MAX_DEPTH:
             return None
     if level:
         return None

@@ -11,22 +11,23 @@ from typing import NamedTuple
 
 from brorl_graders.verifiers.math.expression import VARIABLE
 
-_SIGN = re.compile(r"(\\(?:le|ge|lt|gt)(?![A-Za-z])|[<>])")
-_NAME = re.compile(rf" ?(?P<letter>{VARIABLE})(?:_\{{?\w\}}?)?(?: ?\([a-z]\))? ?")
-_INDEX = r"(?: ?_ ?(?:\w|\{(?:[^{}]|\{[^{}]*\})*\}))?"
+_SIGN = re.compile(r"(\\(?:le|ge)(?![A-Za-z])|[<>])")
+_TURNED = {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le"}  # the signs where the sides are exchanged
+_RISING = ("<", "\\le")  # the right side is the larger one
+_WITH_END = ("\\le", "\\ge")
+_NAME = re.compile(rf"(?P<letter>{VARIABLE})(?:_\{{\w\}})?(?: ?\([a-z]\))?")
+_INDEX = r"(?:_\{(?:[^{}]|\{[^{}]*\})*\})?"
 _THING = (
-    r"(?:\\text ?\{[A-Za-z ]+\}(?: ?[A-Z]{1,4})?|\\(?:Pr|mathbb ?\{? ?[PE] ?\}?)(?= ?[(\[])"
-    r"|m?\\(?:angle|overline|triangle) ?\{? ?[A-Z]{1,3} ?\}?"
-    rf"|\\vec ?\{{? ?[A-Za-z]{{1,2}} ?\}}?|\|? ?[A-Z]{{2,4}} ?\|?|\[[A-Z]{{3,4}}\]|[A-Za-z]|{VARIABLE}"
+    r"(?:\\text\{[A-Za-z ]+\}(?:[A-Z]{1,4})?|\\(?:Pr|mathbb\{[PE]\})(?= ?[(\[])"
+    r"|m?\\(?:angle|overline|triangle) ?\{?[A-Z]{1,3}\}?"
+    rf"|\\vec\{{[A-Za-z]{{1,2}}\}}|\|?[A-Z]{{2,4}}\|?|\[[A-Z]{{3,4}}\]|[A-Za-z]|{VARIABLE}"
     rf"|\\?(?:(?:arc)?(?:sin|cos|tan)|gcd|det|dim|deg)(?= ?\()){_INDEX}'*{_INDEX}"
 )
 NAME = re.compile(  # before the equals sign: `x`, `f'(2)`, `P(A \cap B)`, `\overline{AB}`, `\text{Area}`, `a:b`
-    rf"(?P<name>(?:{_THING}(?P<call> ?\([^()]*\))?|{_THING}(?: ?[:/] ?{_THING})+"
-    rf"|\\frac ?\{{ ?{_THING} ?\}} ?\{{ ?{_THING} ?\}})) ?= ?(?=\S)"
+    rf"(?P<name>(?:{_THING}(?P<call> ?\([^()]*\))?|{_THING}(?:[:/]{_THING})+"
+    rf"|\\frac\{{{_THING}\}}\{{{_THING}\}})) ?= ?(?=\S)"
 )
-_JOINT = re.compile(
-    r"\\text ?\{ ?,? ?(?:and|or),? ?\}|(?<![A-Za-z\\{])(?:and|or)(?![A-Za-z])|\\(?:lor|land|vee|wedge)|[,;]"
-)
+_JOINT = re.compile(r"(?<![A-Za-z\\{])(?:and|or)(?![A-Za-z])|[,;]")
 _LETTER = re.compile(VARIABLE)
 
 
@@ -61,11 +62,11 @@ def read_bounds(text: str) -> Bounds | None:
     parts = _SIGN.split(text)
     signs = parts[1::2]
     sides = [side.strip() for side in parts[::2]]
-    if not all(sides) or len(signs) not in (1, 2) or len({_points_up(sign) for sign in signs}) > 1:
+    if not all(sides) or len(signs) not in (1, 2) or len({sign in _RISING for sign in signs}) > 1:
         return None
     if len(signs) == 1 and _NAME.fullmatch(sides[0]):
         sides.reverse()
-        signs = [_turned(signs[0])]
+        signs = [_TURNED[signs[0]]]
         # `x < 3` is now `3 > x`
     name = sides[1]
     ends = [sides[0], *sides[2:]]
@@ -75,25 +76,9 @@ def read_bounds(text: str) -> Bounds | None:
     if len(signs) == 1:
         ends.append("")
         signs.append("")
-    if not _points_up(signs[0]):
+    if signs[0] not in _RISING:
         ends.reverse()
         signs.reverse()
-    opening = "[" if _has_equality(signs[0]) else "("
-    closing = "]" if _has_equality(signs[1]) else ")"
+    opening = "[" if signs[0] in _WITH_END else "("
+    closing = "]" if signs[1] in _WITH_END else ")"
     return Bounds(name.replace(" ", ""), opening + closing, ends[0], ends[1])
-
-
-def _points_up(sign: str) -> bool:
-    """Return whether the right side of a comparison is the larger one."""
-    return sign in ("<", "\\le", "\\lt")
-
-
-def _has_equality(sign: str) -> bool:
-    return sign in ("\\le", "\\ge")
-
-
-def _turned(sign: str) -> str:
-    """Return the sign of a comparison whose sides are exchanged."""
-    if _has_equality(sign):
-        return "\\ge" if _points_up(sign) else "\\le"
-    return ">" if _points_up(sign) else "<"

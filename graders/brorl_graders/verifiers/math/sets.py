@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from itertools import pairwise
+from fractions import Fraction
+from itertools import product
+from typing import TypeGuard
 
 from brorl_graders.verifiers.math.expression import VARIABLE
-from brorl_graders.verifiers.math.kinds import Expression, Group, Named, Quantity, Reading, Words
+from brorl_graders.verifiers.math.kinds import Expression, Group, Named, Quantity, Reading, Words, unnamed
 from brorl_graders.verifiers.math.relation import read_bounds
 from brorl_graders.verifiers.math.value import Value
 from brorl_graders.verifiers.math.words import NONE
@@ -17,88 +19,76 @@ ReadOne = Callable[[str], Reading | None]
 LEAST = Quantity(Value(complex(-math.inf)))
 LARGEST = Quantity(Value(complex(math.inf)))
 ALL_REALS = Group("()", (LEAST, LARGEST))
-ONE_OR_OTHER = re.compile(r"\\text ?\{ ?,? ?or ?\}|(?<![A-Za-z\\{])or(?![A-Za-z])|\\(?:lor|vee)(?![A-Za-z])")
-_BOTH = re.compile(r"\\text ?\{ ?,? ?and ?\}|(?<![A-Za-z\\{])and(?![A-Za-z])|\\(?:land|wedge)(?![A-Za-z])")
-_REALS = r"\\mathbb ?\{? ?R ?\}?"
+ONE_OR_OTHER = re.compile(r"(?<![A-Za-z\\{])or(?![A-Za-z])")
+_BOTH = re.compile(r"(?<![A-Za-z\\{])and(?![A-Za-z])")
+_BOTH_OR_COMMA = re.compile(rf"{_BOTH.pattern}|,")
+_REALS = r"\\mathbb\{R\}"
 _ALL_REALS = re.compile(
-    r"(?:\\text ?\{ ?)?(?:the set of )?all real(?: number)?s(?: ?\}|(?P<but> except(?: for)? ?\}? ?)(?P<left_out>.+))?",
+    r"(?:\\text\{)?(?:the set of )?all real(?: number)?s(?:\}|(?P<but> except(?: for)?\}? ?)(?P<left_out>.+))?",
     re.IGNORECASE,
 )
-_REAL = re.compile(rf"^{VARIABLE} ?\\in ?{_REALS}(?: ?(?:,|\\text ?\{{ ?(?:and|with|where) ?\}})| ?(?=\\setminus|$)) ?")
-_BUILDER = re.compile(
-    rf"\\\{{ ?(?P<name>{VARIABLE}) ?(?:\\in ?{_REALS})? ?(?:[:|]|\\mid(?![A-Za-z])) ?(?P<condition>.*?) ?\\\}}"
-)
+_REAL = re.compile(rf"^{VARIABLE}\\in{_REALS}(?: ?(?:,|and|\\text\{{(?:with|where)\}})|(?=\\setminus|$)) ?")
+_BUILDER = re.compile(rf"\\\{{(?P<name>{VARIABLE})(?:\\in{_REALS})?[:|] ?(?P<condition>.*?)\\\}}")
 _EXCEPT = re.compile(
-    rf"(?:(?P<name>{VARIABLE}) ?\\ne ?|(?:{_REALS}|(?P<base>[(\[][^()\[\]]+[)\]])) ?(?:\\setminus|-) ?(?=\\\{{|[(\[]))"
+    rf"(?:(?P<name>{VARIABLE})\\ne ?|(?:{_REALS}|(?P<base>[(\[][^()\[\]]+[)\]]))(?:\\setminus|-)(?=\\\{{|[(\[]))"
     r"(?P<left_out>.+)"
 )
-_MEMBER = re.compile(rf"(?:(?P<name>{VARIABLE}(?:_\{{?\w\}}?)?)|\([^()]+\)) ?\\in ?(?=[(\[\\])")
+_MEMBER = re.compile(rf"(?:(?P<name>{VARIABLE}(?:_\{{\w\}})?)|\([^()]+\))\\in(?=[(\[\\])")
 _UNION = re.compile(r"\\cup(?![A-Za-z])")
 
 
-def read_intersection(text: str, read_one: ReadOne) -> Reading | None:
-    """Read two solved inequalities with "and" between them as one interval. None: the text is something else.
+def read_conditions(text: str, read_one: ReadOne) -> Reading | None:
+    """Read conditions of one name with "and" between them as one set. None: the text is something else.
 
-    Values that are left out, as in `x \\ge 3, x \\ne 5`, cut the interval.
+    There may be commas instead where a condition leaves values out, as in `x \\ge 3, x \\ne 5`.
     """
-    if "\\ne" in text:
-        return _without_points(text, read_one)
-    parts = _BOTH.split(text)
-    if len(parts) != 2:
+    parts = (_BOTH_OR_COMMA if "\\ne" in text else _BOTH).split(text)
+    if len(parts) < 2:
         return None
-    one, other = (read_inequality(part.strip(), read_one) for part in parts)
-    if not isinstance(one, Named) or not isinstance(other, Named) or one.name != other.name:
+    readings = [read_one(part.strip()) for part in parts if part.strip()]
+    names = {reading.name for reading in readings if isinstance(reading, Named)}
+    common: list[Group] | None = [ALL_REALS]
+    for reading in readings:
+        intervals = _intervals(unnamed(reading))
+        common = _common(common, intervals) if common is not None and intervals else None
+    if common is None or len(names) != 1:
         return None
-    ends = [*_finite_ends(one.reading), *_finite_ends(other.reading)]
-    if len(ends) != 2 or ends[0][0] == ends[1][0]:
-        return None
-    (_, opening, low), (_, closing, high) = sorted(ends, key=lambda end: end[0] == "high")
-    if not low.value.value.real < high.value.value.real:
-        return Words(NONE)
-    return Named(one.name, Group(opening + closing, (low, high)))
+    return Named(names.pop(), _set_of(common)) if common else Words(NONE)
 
 
-def _without_points(text: str, read_one: ReadOne) -> Reading | None:
-    parts = [part.strip() for part in _BOTH.sub(",", text).split(",") if part.strip()]
-    bounds = [part for part in parts if "\\ne" not in part]
-    interval: Reading | None = ALL_REALS
-    if bounds:
-        interval = read_one(bounds[0]) if len(bounds) == 1 else read_intersection(" \\land ".join(bounds), read_one)
-    left_out = [found for found in map(_EXCEPT.fullmatch, parts) if found]
-    names = {found["name"] for found in left_out}
-    if isinstance(interval, Named):
-        names.add(interval.name)
-        interval = interval.reading
-    union = _cut(interval, [read_one(found["left_out"]) for found in left_out]) if interval else None
-    is_whole = len(left_out) + len(bounds) == len(parts) and len(names) == 1
-    return Named(names.pop(), union) if union and is_whole else None
+def _intervals(reading: Reading | None) -> list[Group] | None:
+    """Return the intervals that a set consists of. None: it is no set, or its ends have no order."""
+    parts = reading.items if isinstance(reading, Group) and reading.brackets == "U" else (reading,)
+    intervals = [part for part in parts if _is_interval(part) and all(map(_has_a_place, part.items))]
+    return intervals if len(intervals) == len(parts) else None
 
 
-def _cut(interval: Reading | None, left_out: list[Reading | None]) -> Group | None:
-    """Return an interval without some numbers between its ends. None: they are no such numbers."""
-    numbers = [value for value in left_out if isinstance(value, Quantity) and not value.value.has_variables]
-    is_interval = isinstance(interval, Group) and len(interval.brackets) == len(interval.items) == 2
-    if not isinstance(interval, Group) or not is_interval or not numbers or len(numbers) < len(left_out):
-        return None
-    numbers.sort(key=lambda number: number.value.value.real)
-    ends = [interval.items[0], *numbers, interval.items[1]]
-    places = [end.value.value.real for end in ends if isinstance(end, Quantity)]
-    if len(places) < len(ends) or any(low >= high for low, high in pairwise(places)):
-        return None
-    parts = [Group("()", pair) for pair in pairwise(ends)]
-    parts[0] = parts[0]._replace(brackets=interval.brackets[0] + ")")
-    parts[-1] = parts[-1]._replace(brackets="(" + interval.brackets[1])
-    return Group("U", tuple(parts))
+def _is_interval(reading: Reading | None) -> TypeGuard[Group]:
+    return isinstance(reading, Group) and reading.brackets in ("()", "(]", "[)", "[]") and len(reading.items) == 2
 
 
-def _finite_ends(interval: Reading) -> list[tuple[str, str, Quantity]]:
-    """Return the place, bracket and value of each end of an interval that is a number."""
+def _has_a_place(reading: Reading | None) -> bool:
+    return isinstance(reading, Quantity) and not reading.value.has_variables
+
+
+def _common(some: list[Group], others: list[Group]) -> list[Group]:
+    """Return the intervals of the numbers that two unions of intervals have in common."""
     found = []
-    if isinstance(interval, Group) and len(interval.brackets) == len(interval.items) == 2:
-        for place, bracket, item in zip(("low", "high"), interval.brackets, interval.items, strict=True):
-            if isinstance(item, Quantity) and math.isfinite(item.value.value.real) and not item.value.has_variables:
-                found.append((place, bracket, item))
+    for pair in product(some, others):
+        lower = max(pair, key=lambda part: (_place(part.items[0]), part.brackets[0] == "("))
+        upper = min(pair, key=lambda part: (_place(part.items[1]), part.brackets[1] == "]"))
+        if _place(lower.items[0]) < _place(upper.items[1]):
+            found.append(Group(lower.brackets[0] + upper.brackets[1], (lower.items[0], upper.items[1])))
     return found
+
+
+def _place(end: Reading) -> Fraction | float:
+    assert isinstance(end, Quantity)
+    return end.value.value.real
+
+
+def _set_of(intervals: list[Group]) -> Group:
+    return intervals[0] if len(intervals) == 1 else Group("U", tuple(intervals))
 
 
 def read_set(text: str, read_one: ReadOne) -> Reading | None:
@@ -108,7 +98,7 @@ def read_set(text: str, read_one: ReadOne) -> Reading | None:
     """
     in_words = _ALL_REALS.fullmatch(text)
     if in_words:
-        text = f"\\mathbb{{R}} \\setminus \\{{{in_words['left_out']}\\}}" if in_words["but"] else "\\mathbb{R}"
+        text = f"\\mathbb{{R}}\\setminus\\{{{in_words['left_out']}\\}}" if in_words["but"] else "\\mathbb{R}"
     if text == "\\mathbb{R}":
         return ALL_REALS
     if "\\" not in text:
@@ -118,7 +108,7 @@ def read_set(text: str, read_one: ReadOne) -> Reading | None:
         return ALL_REALS
     builder = _BUILDER.fullmatch(text)
     if builder:
-        condition = read_intersection(builder["condition"], read_one) or read_one(builder["condition"])
+        condition = read_conditions(builder["condition"], read_one) or read_one(builder["condition"])
         return condition if isinstance(condition, Named) and condition.name == builder["name"] else None
     member = _MEMBER.match(text)
     inner = read_one(text[member.end() :]) if member else None
@@ -132,45 +122,41 @@ def read_set(text: str, read_one: ReadOne) -> Reading | None:
 
 
 def _all_but(text: str, read_one: ReadOne) -> Reading | None:
-    """Read `x \\ne 3` and `\\mathbb{R} \\setminus \\{3, 5\\}` as a union of open intervals."""
+    """Read `x \\ne 3`, `\\mathbb{R}\\setminus\\{3,5\\}` and `\\mathbb{R}\\setminus[2,5]` as unions of intervals."""
     found = _EXCEPT.fullmatch(text)
     if found is None:
         return None
-    interval = read_one(found["left_out"])
-    if not found["base"] and isinstance(interval, Group) and interval.brackets in ("()", "(]", "[)", "[]"):
-        low, high = interval.items
-        closing = ")" if interval.brackets[0] == "[" else "]"
-        opening = "(" if interval.brackets[1] == "]" else "["
-        return Group("U", (Group("(" + closing, (LEAST, low)), Group(opening + ")", (high, LARGEST))))
-    values = [read_one(item.strip()) for item in found["left_out"].removeprefix("\\{").removesuffix("\\}").split(",")]
-    union = _cut(read_one(found["base"]) if found["base"] else ALL_REALS, values)
-    return Named(found["name"], union) if found["name"] and union else union
+    kept = _intervals(read_one(found["base"]) if found["base"] else ALL_REALS)
+    inside = found["left_out"].removeprefix("\\{").removesuffix("\\}")
+    is_interval = inside[0] in "(["
+    for left_out in [read_one(inside)] if is_interval else map(read_one, inside.split(",")):
+        intervals = [Group("[]", (left_out, left_out))] if _has_a_place(left_out) else _intervals(left_out)
+        if kept is None or not intervals or len(intervals) > 1:
+            return None
+        kept = _common(kept, _complement(*intervals))
+    if not kept:
+        return None
+    return Named(found["name"], _set_of(kept)) if found["name"] else _set_of(kept)
+
+
+def _complement(interval: Group) -> list[Group]:
+    low, high = interval.items
+    closing, opening = ")]"[interval.brackets[0] == "("], "(["[interval.brackets[1] == ")"]
+    return [Group("(" + closing, (LEAST, low)), Group(opening + ")", (high, LARGEST))]
 
 
 def read_alternatives(text: str, read_one: ReadOne) -> Reading | None:
     """Read intervals or solved inequalities with "or" between them as a union. None: the text is something else."""
-    if "or" not in text and "\\vee" not in text:
-        return None
     parts = ONE_OR_OTHER.split(text)
     if len(parts) < 2:
         return None
-    readings = []
-    names = set()
-    is_endless = False
-    for part in parts:
-        reading = read_one(part.strip())
-        if isinstance(reading, Named):
-            names.add(reading.name)
-            reading = reading.reading
-        else:
-            names.add("")
-        if not isinstance(reading, Group) or reading.brackets in ("", "{}") or len(reading.items) != 2:
-            return None
-        is_endless = is_endless or names != {""} or reading.brackets != "()" or "\\infty" in part
-        readings.append(reading)
-    if len(names) > 1 or not is_endless:
+    readings = [read_one(part.strip()) for part in parts]
+    names = {reading.name if isinstance(reading, Named) else "" for reading in readings}
+    intervals = [item for item in map(unnamed, readings) if _is_interval(item)]
+    may_be_points = names == {""} and "\\infty" not in text and all(item.brackets == "()" for item in intervals)
+    if len(intervals) < len(parts) or len(names) > 1 or may_be_points:
         return None
-    union = Group("U", tuple(readings))
+    union = Group("U", tuple(intervals))
     name = names.pop()
     return Named(name, union) if name else union
 

@@ -14,60 +14,17 @@ from typing import NamedTuple
 MAX_LENGTH = 60  # characters of a unit
 MAX_POWER = 9
 
-_PREFIXES = {
-    "n": Fraction(1, 10**9),
-    "μ": Fraction(1, 10**6),
-    "m": Fraction(1, 1000),
-    "c": Fraction(1, 100),
-    "d": Fraction(1, 10),
-    "k": Fraction(1000),
-    "M": Fraction(10**6),
-    "G": Fraction(10**9),
-    "T": Fraction(10**12),
-}
-_PREFIX_WORDS = {
-    "nano": "n",
-    "micro": "μ",
-    "milli": "m",
-    "centi": "c",
-    "deci": "d",
-    "kilo": "k",
-    "mega": "M",
-    "giga": "G",
-    "tera": "T",
-}
-_METRIC = {
-    "m": ("meter", "metre"),
-    "g": ("gram", "gramme"),
-    "s": ("second", "sec"),
-    "L": ("liter", "litre"),
-    "N": ("newton",),
-    "J": ("joule",),
-    "W": ("watt",),
-    "Pa": ("pascal",),
-    "V": ("volt",),
-    "A": ("ampere", "amp"),
-    "Hz": ("hertz",),
-    "mol": ("mole",),
-    "eV": ("electronvolt",),
-    "C": ("coulomb",),
-    "T": ("tesla",),
-    "F": ("farad",),
-    "K": ("kelvin",),
-    "Ω": ("ohm",),
-    "cd": ("candela",),
-    "lm": ("lumen",),
-    "lx": ("lux",),
-    "Wb": ("weber",),
-    "H": ("henry",),
-    "Bq": ("becquerel",),
-    "Gy": ("gray",),
-    "Sv": ("sievert",),
-    "bar": ("bar",),
-    "B": ("byte",),
-    "bit": ("bit",),
-    "pc": ("parsec",),
-}
+# Symbol, word and power of ten of each prefix, and symbol and names of each unit that takes them.
+_PREFIX_ROWS = """n nano -9; μ micro -6; m milli -3; c centi -2; d deci -1; k kilo 3; M mega 6; G giga 9; T tera 12"""
+_METRIC_ROWS = """
+m meter metre; g gram gramme; s second sec; L liter litre; N newton; J joule; W watt; Pa pascal; V volt; A ampere amp
+Hz hertz; mol mole; eV electronvolt; C coulomb; T tesla; F farad; K kelvin; Ω ohm; cd candela; lm lumen; lx lux
+Wb weber; H henry; Bq becquerel; Gy gray; Sv sievert; bar bar; B byte; bit bit; pc parsec
+"""
+_PREFIXES = [
+    (symbol, word, Fraction(10) ** int(power)) for symbol, word, power in map(str.split, _PREFIX_ROWS.split(";"))
+]
+_METRIC = [row.split() for row in _METRIC_ROWS.strip().replace("\n", ";").split(";")]
 _OTHERS = r"""
 Pa: 101325 atm atmosphere
 torr: 1 mmHg torr
@@ -229,9 +186,9 @@ def _symbols() -> dict[str, tuple[str, Fraction]]:
     Symbols have one spelling, and their case counts.
     """
     found = {}
-    for symbol in _METRIC:
+    for symbol, *_ in _METRIC:
         found[symbol] = (symbol, Fraction(1))
-        for prefix, worth in _PREFIXES.items():
+        for prefix, _, worth in _PREFIXES:
             found[prefix + symbol] = (symbol, worth)
     for row in _OTHERS.strip().split("\n"):
         base, _, worths = row.partition(": ")
@@ -258,11 +215,11 @@ def _words() -> dict[str, tuple[str, Fraction]]:
     The names are in lower case and in the singular.
     """
     found = {}
-    for symbol, names in _METRIC.items():
+    for symbol, *names in _METRIC:
         for name in names:
             found[name] = (symbol, Fraction(1))
-            for word, prefix in _PREFIX_WORDS.items():
-                found[word + name] = (symbol, _PREFIXES[prefix])
+            for _, word, worth in _PREFIXES:
+                found[word + name] = (symbol, worth)
     for symbol, base in _symbols().items():
         if len(symbol) > 1 and symbol.islower():
             found.setdefault(symbol, base)

@@ -34,20 +34,20 @@ CUT_OFF = Fraction(1, 10**9)  # largest relative difference of a number and its 
 
 _DIGITS = r"(?:[1-9]\d{0,2}(?:,\d{3})+|[1-9]\d{0,2}(?: \d{3})+|\d+)"
 _DECIMAL = rf"(?:{_DIGITS}(?:\.\d*)?|\.\d+)"
-_EXPONENT = rf"\{{? ?\(?(?P<exponent>[-+]?\d{{1,{MAX_EXPONENT_DIGITS}}})\)? ?\}}?"
-_TIMES_TEN = r" ?(?:\\times|\\cdot|\*|x|X) ?10 ?(?:\^|\*\*) ?"
+_EXPONENT = rf"\{{?\(?(?P<exponent>[-+]?\d{{1,{MAX_EXPONENT_DIGITS}}})\)?\}}?"
+_TIMES_TEN = r" ?(?:\\times|\\cdot|\*|x|X) ?10\^"
 _SCIENTIFIC = re.compile(
     rf"(?P<mantissa>{_DECIMAL})(?:{_TIMES_TEN}{_EXPONENT}|[eE](?P<short>[-+]?\d{{1,{MAX_EXPONENT_DIGITS}}}))?"
 )
-_TEN = re.compile(rf"10 ?(?:\^|\*\*) ?{_EXPONENT}")
+_TEN = re.compile(rf"10\^{_EXPONENT}")
 _REPEATING = re.compile(
-    r"(?P<whole>\d+)\.(?P<fixed>\d*)(?:\\(?:overline|dot) ?\{ ?(?P<period>\d+) ?\}|\((?P<bracketed>\d+)\))"
+    r"(?P<whole>\d+)\.(?P<fixed>\d*)(?:\\(?:overline|dot)\{(?P<period>\d+)\}|\((?P<bracketed>\d+)\))"
 )
 _ENDLESS = re.compile(r"(?P<whole>\d+)\.(?P<fixed>\d*?)(?P<period>\d{1,6}?)(?P=period){2,}\.\.\.")
-_RATIO = (
-    r"(?:\\frac ?\{ ?(?P<top>[-+]?[\d.]+) ?\} ?\{ ?(?P<bottom>[-+]?[\d.]+) ?\}|(?P<over>[\d.]+) ?/ ?(?P<under>[\d.]+))"
+_FRACTION = re.compile(
+    r"(?:(?P<whole>\d+)(?: ?(?=\\)| \+? ?(?=\d)))?"
+    r"(?:\\frac\{(?P<top>[-+]?\d+)\}\{(?P<bottom>[-+]?\d+)\}|(?P<over>\d+)/(?P<under>\d+))"
 )
-_FRACTION = re.compile(rf"(?:(?P<whole>\d+)(?: ?(?=\\)| \+? ?(?=\d)))?{_RATIO}")
 _SIGN = re.compile(r"[-+] ?")
 _SIGNED_BRACKETS = re.compile(r"\(([-+][^()]*)\)")
 
@@ -126,24 +126,11 @@ def _scientific(found: re.Match[str]) -> Value:
 
 
 def _fraction(found: re.Match[str]) -> Value | None:
-    """Read `3/4`, `\\frac{3}{4}` or the mixed number `2 3/4`, whose parts may be decimals."""
-    top = _decimal(found["top"] or found["over"])
-    bottom = _decimal(found["bottom"] or found["under"])
-    if top is None or not bottom:
+    """Read `3/4`, `\\frac{3}{4}` or the mixed number `2 3/4`."""
+    top, bottom = int(found["top"] or found["over"]), int(found["bottom"] or found["under"])
+    if not bottom or (found["whole"] and not 0 <= top < bottom):
         return None
-    ratio = top / bottom
-    if found["whole"] is None:
-        return Value(ratio)
-    if not 0 <= ratio < 1:
-        return None
-    return Value(int(found["whole"]) + ratio)
-
-
-def _decimal(text: str) -> Fraction | None:
-    try:
-        return Fraction(text)
-    except ValueError:
-        return None
+    return Value(int(found["whole"] or 0) + Fraction(top, bottom))
 
 
 def _repeating(found: re.Match[str]) -> Value:
@@ -205,12 +192,7 @@ def compare(one: Value, other: Value, tolerance: float = 0.0) -> bool | None:
     return _are_near_equal(one, other, difference, scale)
 
 
-def _are_near_equal(
-    one: Value,
-    other: Value,
-    difference: float,
-    scale: float,
-) -> bool | None:
+def _are_near_equal(one: Value, other: Value, difference: float, scale: float) -> bool | None:
     """Return whether two close values of expressions without variables are equal, or None if that stays undecided.
 
     At least one of them was computed in floating point.

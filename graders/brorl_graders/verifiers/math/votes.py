@@ -9,12 +9,12 @@ import re
 from fractions import Fraction
 
 from brorl_graders.verifiers.math.equality import MIN_WORD
-from brorl_graders.verifiers.math.kinds import Group, Named, Quantity, Reading, Words, Written
+from brorl_graders.verifiers.math.kinds import Group, Quantity, Reading, Words, Written, unnamed
 from brorl_graders.verifiers.math.notation import in_one_notation
 from brorl_graders.verifiers.math.reading import read
 
 MAX_LENGTH = 2000  # characters of an answer that is brought into one spelling
-_TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
+_TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _NAMED = re.compile(r"[a-zA-Z]\w?(?:\([a-z]\))?=(?=.)")
 _SMALL_WORDS = ("yes", "no")  # other short words may be points or products, whose capitals count
 
@@ -24,15 +24,12 @@ def key_of(answer: str) -> str | None:
     if len(answer) > MAX_LENGTH:
         return answer
     plain = in_one_notation(answer)
-    reading = read(plain)
-    key = None if reading is None else _key(reading)
-    return key or _compact(plain) or None
+    return _key(read(plain)) or _compact(plain) or None
 
 
-def _key(reading: Reading) -> str | None:
+def _key(reading: Reading | None) -> str | None:
     """Return one spelling for all spellings of a parsed answer, or None if the answer's text can be counted as is."""
-    if isinstance(reading, Named):
-        return _key(reading.reading)
+    reading = unnamed(reading)
     if isinstance(reading, Quantity):
         return _key_of_quantity(reading)
     if isinstance(reading, Group):

@@ -11,12 +11,12 @@ from brorl_graders.verifiers.math.number_words import read_number_words
 from brorl_graders.verifiers.math.value import Value
 
 MIN_EXCLAIMED = 4  # characters of a word with an exclamation mark
-_TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
+_TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]*")
 _NUMERAL = re.compile(r"\(?(\d[0-9A-Fa-f]*)\)? ?(?:_ ?\{? ?\(?(?:base ?)?(\w+)\)? ?\}?|\(?(?:in )?base (\w+)\)?)")
 _BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9"}
 _BASES |= {"binary": "2", "bin": "2", "octal": "8", "oct": "8", "hexadecimal": "16", "hex": "16"}
-_CLOCK = re.compile(r"(\d{1,2}:\d\d(?::\d\d)?) ?(?:\\text ?\{ ?)?([ap])\.? ?m\.? ?\}?", re.IGNORECASE)
+_CLOCK = re.compile(r"(\d{1,2}:\d\d(?::\d\d)?) ?([ap])\.? ?m\.?", re.IGNORECASE)
 _MONTH = (
     r"(?P<month>jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sep(?:t(?:ember)?)?"
     r"|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\.?"
@@ -37,7 +37,7 @@ _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct",
 _DIGITS_OF_A_DATE = re.compile(r"\d{4}-\d\d?-\d\d?|\d{4}/\d\d?/\d\d?|(?!\d{1,3}(?:\.\d{3})+$)\d+(?:\.\d+){2,}")
 _ELEMENT = r"(?:H|He|Li|Be|B|C|N|O|F|Ne|Na|Mg|Al|Si|P|S|Cl|Ar|K|Ca|Ti|Cr|Mn|Fe|Ni|Cu|Zn|Br|Ag|Sn|I|Ba|Au|Hg|Pb|U)"
 _FORMULA = re.compile(rf"(?:{_ELEMENT}\d*|\((?:{_ELEMENT}\d*)+\)\d*){{2,}}")
-_EMPTY = ("\\emptyset", "\\{\\}", "\\{ \\}")
+_EMPTY = ("\\emptyset", "\\{\\}")
 _TWICE = re.compile(r"(?:(\d[\d,]*) \(([A-Za-z -]+)\)|([A-Za-z -]+) \((\d[\d,]*)\))")
 _ARTICLE = re.compile(r"^(?:an?|the) (?=[a-z]{4})")
 _SMALL_WORDS = ("no", "am", "pm")
@@ -93,9 +93,9 @@ def read_formula(text: str) -> Written | None:
 
 def read_words(text: str) -> Words | Quantity | None:
     """Read a few words, or the number that they name."""
-    if text.strip() in _EMPTY:
+    if text in _EMPTY:
         return Words(NONE)
-    plain = _TEXT.sub(r"\1", text).strip(" .()")
+    plain = _TEXT.sub(r" \1 ", text).strip(" .()")
     plain = plain.rstrip("!") if len(plain) > MIN_EXCLAIMED else plain  # `n!` is a factorial
     if _WORDS.fullmatch(plain) is None:
         return None
