@@ -266,8 +266,8 @@ def several_named_parts(rng: Random) -> Drawn:
 
 def names_before_values(rng: Random) -> Drawn:
     a = rng.randint(5, 900)
-    right = [f"x={a}", f"n = {a}", f"f(3)={a}", f"AB={a}", f"\\text{{Area}}={a}", f"P(A)={a}", f"a_{{10}}={a}",
-        f"S_n={a}", f"|AB|={a}", f"f'(2)={a}"]
+    right = [f"x={a}", f"n = {a}", f"f(3)={a}", f"AB={a}", f"\\text{{Area}}={a}", f"P(A)={a}", f"\\mathbb{{E}}[X]={a}",
+        f"a_{{10}}={a}", f"S_n={a}", f"|AB|={a}", f"f'(2)={a}"]
     right += [f"\\angle ABC = {a}", f"d(A,B)={a}", f"V_{{\\text{{max}}}}={a}", f"\\overline{{AB}}={a}",
         f"\\text{{Total cost}} = {a}", f"[ABC]={a}"]
     wrong = [f"3x={a}", f"x^2={a}", f"2={a}", f"x+1={a}", f"a=4={a}", f"{a}=x^2", f"x\\ne {a}", f"x>{a}", f"a+b={a}",

@@ -171,7 +171,7 @@ def volumes_with_pi(rng: Random) -> Drawn:
 def probabilities(rng: Random) -> Drawn:
     a, b = rng.choice([5, 7, 11, 13]), rng.choice([36, 48, 64, 100])
     f = f"\\frac{{{a}}}{{{b}}}"
-    right = [f"P = {f}", f"P(A)={a}/{b}", f"{a} out of {b}", f"{f} \\approx {a / b:.3f}",
+    right = [f"P = {f}", f"P(A)={a}/{b}", f"\\mathbb{{P}} (A) = {f}", f"{a} out of {b}", f"{f} \\approx {a / b:.3f}",
         f"{f} \\approx {100 * a / b:.1f}\\%",
         f"P(X > 3) = {f}", f"\\Pr(X=3) = {f}", f"P(A \\cap B) = {f}", f"P(A|B) = {f}", f"\\mathbb{{P}}(A) = {f}"]
     said = [f"The probability is {a}/{b}.", f"So the probability that both are red is ${f}$.",

@@ -24,7 +24,7 @@ _THING = (
     rf"|\\?(?:(?:arc)?(?:sin|cos|tan)|gcd|det|dim|deg)(?= ?\()){_INDEX}'*{_INDEX}"
 )
 NAME = re.compile(  # before the equals sign: `x`, `f'(2)`, `P(A \cap B)`, `\overline{AB}`, `\text{Area}`, `a:b`
-    rf"(?P<name>(?:{_THING}(?P<call> ?\([^()]*\))?|{_THING}(?:[:/]{_THING})+"
+    rf"(?P<name>(?:{_THING}(?P<call> ?(?:\([^()]*\)|\[[^\[\]]*\]))?|{_THING}(?:[:/]{_THING})+"
     rf"|\\frac\{{{_THING}\}}\{{{_THING}\}})) ?= ?(?=\S)"
 )
 _JOINT = re.compile(r"(?<![A-Za-z\\{])(?:and|or)(?![A-Za-z])|[,;]")
