@@ -1,4 +1,4 @@
-"""Import large libraries in less time of a core: garbage collections would take a fifth of it."""
+"""Import libraries in less CPU time: garbage collections would take a fifth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imports without garbage collections, and without a library that only others ask for."""
+"""Imports without garbage collections, and without a library that only others import."""
 
 from __future__ import annotations
 

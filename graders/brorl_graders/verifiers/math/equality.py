@@ -31,7 +31,7 @@ UNITS = ("agree", "required", "ignore")
 FORMS = ("done", "any")
 LEAST_TERMS = 3  # terms before the dots that two lists of other lengths share at least
 MIN_WORD = 4  # letters; a shorter word may be a product of variables
-# Brackets of a reference and an answer whose items may stand in any order, and others that are compared item by item.
+# Brackets of a reference and an answer whose items may be in any order, and others that are compared item by item.
 _UNORDERED = {("", ""), ("", "{}"), ("{}", ""), ("{}", "{}"), ("U", "U"), ("U", ""), ("cases", "cases")}
 _ORDERED = {("|", "()"), ("()", "|"), ("", "()"), ("()", ""), ("", "[]")}
 _HUNDREDTH = 100
