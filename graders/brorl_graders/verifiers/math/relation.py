@@ -18,7 +18,7 @@ _WITH_END = ("\\le", "\\ge")
 _NAME = re.compile(rf"(?P<letter>{VARIABLE})(?:_\{{\w\}})?(?: ?\([a-z]\))?")
 _INDEX = r"(?:_\{(?:[^{}]|\{[^{}]*\})*\})?"
 _THING = (
-    r"(?:\\text\{[A-Za-z ]+\}(?:[A-Z]{1,4})?|\\(?:Pr|mathbb\{[PE]\})(?=[(\[])"
+    r"(?:\\text\{[A-Za-z ]+\}(?:[A-Z]{1,4})?|\\(?:Pr|mathbb\{[PE]\})(?= ?[(\[])"
     r"|m?\\(?:angle|overline|triangle) ?\{?[A-Z]{1,3}\}?"
     rf"|\\vec\{{[A-Za-z]{{1,2}}\}}|\|?[A-Z]{{2,4}}\|?|\[[A-Z]{{3,4}}\]|[A-Za-z]|{VARIABLE}"
     rf"|\\?(?:(?:arc)?(?:sin|cos|tan)|gcd|det|dim|deg)(?= ?\()){_INDEX}'*{_INDEX}"
