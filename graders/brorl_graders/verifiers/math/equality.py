@@ -210,15 +210,12 @@ def _endless(reference: Group, given: Group, rules: MathRules) -> bool:
     """Compare two lists of which at least one leaves terms out. They are equal if they begin and end alike."""
     if DOTS not in reference.items or DOTS not in given.items:
         return False
-    places = reference.items.index(DOTS), given.items.index(DOTS)
-    num = min(places)
-    if num < LEAST_TERMS and num < max(places):
+    place, other = reference.items.index(DOTS), given.items.index(DOTS)
+    num = min(place, other)
+    if num < LEAST_TERMS and place != other:
         return False
-    ends = [
-        Group("", group.items[:num] + group.items[place + 1 :])
-        for group, place in zip((reference, given), places, strict=True)
-    ]
-    return _ordered(*ends, rules)
+    ends = Group("", reference.items[:num] + reference.items[place + 1 :])
+    return _ordered(ends, Group("", given.items[:num] + given.items[other + 1 :]), rules)
 
 
 def _have_same_counts(reference: Group, given: Group, rules: MathRules) -> bool:

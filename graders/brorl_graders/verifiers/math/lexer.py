@@ -93,7 +93,7 @@ _LOWERED = "₀₁₂₃₄₅₆₇₈₉"
 _DIGITS = str.maketrans(_RAISED + _LOWERED, "0123456789+-0123456789")
 _SIZE = re.compile(r"\\(?:left|right|[bB]igg?[lrm]?|!)\s*\.?")
 _UPRIGHT = re.compile(
-    r"[eiT:]|-?\d[\d.,]*|,? ?(?:and|or),?|to|if|for|when|only|negative|minus|about|exactly|approximately"
+    r"[eiT:]|-?\d[\d.,]*|, *(?:and|or),?|(?:and|or),?|to|if|for|when|only|negative|minus|about|exactly|approximately"
 )
 _UPRIGHT_FUNCTION = re.compile(r"arc(?:sin|cos|tan)|sin|cos|tan|cot|sec|csc|ln|log")
 _OPENING = frozenset("+-*/^_=<>|([{&:")  # no space after these means anything

@@ -67,7 +67,7 @@ def _is_interval(reading: Reading | None) -> TypeGuard[Group]:
     return isinstance(reading, Group) and reading.brackets in ("()", "(]", "[)", "[]") and len(reading.items) == 2
 
 
-def _has_a_place(reading: Reading | None) -> bool:
+def _has_a_place(reading: Reading | None) -> TypeGuard[Quantity]:
     return isinstance(reading, Quantity) and not reading.value.has_variables
 
 
