@@ -31,9 +31,8 @@ UNITS = ("agree", "required", "ignore")
 FORMS = ("done", "any")
 LEAST_TERMS = 3  # terms before the dots that two lists of other lengths share at least
 MIN_WORD = 4  # letters; a shorter word may be a product of variables
-# Brackets of a reference and an answer whose items may be in any order, and others that are compared item by item.
-_UNORDERED = {("", ""), ("", "{}"), ("{}", ""), ("{}", "{}"), ("U", "U"), ("U", ""), ("cases", "cases")}
-_ORDERED = {("|", "()"), ("()", "|"), ("", "()"), ("()", ""), ("", "[]")}
+_BRACKETS_IN_ANY_ORDER = {("", ""), ("", "{}"), ("{}", ""), ("{}", "{}"), ("U", "U"), ("U", ""), ("cases", "cases")}
+_BRACKETS_ITEM_BY_ITEM = {("|", "()"), ("()", "|"), ("", "()"), ("()", ""), ("", "[]")}
 _HUNDREDTH = 100
 _ARGUMENT = re.compile(r"\([a-z]\)$")
 _TERM = re.compile(r"(?<=^[a-z])\(([kmn])\)$")
@@ -201,9 +200,11 @@ def _groups(reference: Reading, given: Reading, rules: MathRules) -> bool:
     brackets = (reference.brackets, given.brackets)
     if brackets == ("", "") and not _have_same_counts(reference, given, rules):
         return False
-    if brackets in _UNORDERED:
+    if brackets in _BRACKETS_IN_ANY_ORDER:
         return _unordered(reference, given, rules)
-    return (brackets in _ORDERED or reference.brackets == given.brackets) and _ordered(reference, given, rules)
+    return (brackets in _BRACKETS_ITEM_BY_ITEM or reference.brackets == given.brackets) and _ordered(
+        reference, given, rules
+    )
 
 
 def _endless(reference: Group, given: Group, rules: MathRules) -> bool:

@@ -111,7 +111,7 @@ def tokens_of(text: str) -> list[str]:
 
 
 def _spelled(piece: str) -> tuple[str, ...]:
-    """Return a piece of a text as pieces in one spelling."""
+    """Return a piece of a text in its one spelling, which may be several pieces."""
     if piece.isspace():
         return (" ",)
     if piece[0] in _RAISED + _LOWERED:
