@@ -202,9 +202,8 @@ def _groups(reference: Reading, given: Reading, rules: MathRules) -> bool:
         return False
     if brackets in _BRACKETS_IN_ANY_ORDER:
         return _unordered(reference, given, rules)
-    return (brackets in _BRACKETS_ITEM_BY_ITEM or reference.brackets == given.brackets) and _ordered(
-        reference, given, rules
-    )
+    is_ordered = brackets in _BRACKETS_ITEM_BY_ITEM or reference.brackets == given.brackets
+    return is_ordered and _ordered(reference, given, rules)
 
 
 def _endless(reference: Group, given: Group, rules: MathRules) -> bool:

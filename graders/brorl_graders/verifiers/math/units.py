@@ -14,19 +14,17 @@ from typing import NamedTuple
 MAX_LENGTH = 60  # characters of a unit
 MAX_POWER = 9
 
-_SYMBOL_NAME_AND_POWER_OF_TEN = (
-    """n nano -9; μ micro -6; m milli -3; c centi -2; d deci -1; k kilo 3; M mega 6; G giga 9; T tera 12"""
-)
-_SYMBOL_AND_NAMES = """
+# Symbol, word and power of ten of each prefix, and symbol and names of each unit that takes them.
+_PREFIX_ROWS = """n nano -9; μ micro -6; m milli -3; c centi -2; d deci -1; k kilo 3; M mega 6; G giga 9; T tera 12"""
+_METRIC_ROWS = """
 m meter metre; g gram gramme; s second sec; L liter litre; N newton; J joule; W watt; Pa pascal; V volt; A ampere amp
 Hz hertz; mol mole; eV electronvolt; C coulomb; T tesla; F farad; K kelvin; Ω ohm; cd candela; lm lumen; lx lux
 Wb weber; H henry; Bq becquerel; Gy gray; Sv sievert; bar bar; B byte; bit bit; pc parsec
 """
 _PREFIXES = [
-    (symbol, word, Fraction(10) ** int(power))
-    for symbol, word, power in map(str.split, _SYMBOL_NAME_AND_POWER_OF_TEN.split(";"))
+    (symbol, word, Fraction(10) ** int(power)) for symbol, word, power in map(str.split, _PREFIX_ROWS.split(";"))
 ]
-_METRIC = [row.split() for row in _SYMBOL_AND_NAMES.strip().replace("\n", ";").split(";")]
+_METRIC = [row.split() for row in _METRIC_ROWS.strip().replace("\n", ";").split(";")]
 _OTHERS = r"""
 Pa: 101325 atm atmosphere
 torr: 1 mmHg torr
