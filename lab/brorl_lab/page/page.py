@@ -21,6 +21,7 @@ from string import Template
 from typing import Any
 
 import numpy as np
+from brorl_graders.base.foreign import inert_line
 
 from brorl_lab.page import details
 from brorl_lab.page.comparison import compare_runs
