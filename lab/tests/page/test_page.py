@@ -73,6 +73,7 @@ def test_a_name_of_a_run_is_no_markup(run: Path) -> None:
     text = render_report([RunView(run, "<script>alert(1)</script>")], max_mib=0)
     assert "<title>BroRL: &lt;script&gt;alert(1)&lt;/script&gt;</title>" in text
     assert "<script>alert(1)" not in text
+    assert "<title>BroRL: \\udcff</title>" in render_report([RunView(run, "\udcff")], max_mib=0)
 
 
 def test_the_policy_allows_this_program_and_style_and_nothing_from_elsewhere(run: Path) -> None:
