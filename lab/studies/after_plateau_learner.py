@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, Qwen2ForCausalLM
 
 from lab.studies.after_plateau_tables import EQUAL_SAMPLES
-from lab.studies.cipher_plain import BETAS, CLIP_GRAD, HELD_OUT, MAX_TOKENS, MODEL, sampled_mask
+from lab.studies.cipher_plain import BETAS, CLIP_GRAD, HELD_OUT, MODEL, sampled_mask
 from lab.studies.exact_groups import (
     ROWS_AT_ONCE,
     Float64,
@@ -24,8 +24,7 @@ from lab.studies.exact_groups import (
     answer_log_probs,
     chances_of,
     draw_outcomes,
-    draw_wrong,
-    join_rows,
+    draw_rollouts,
     score_rows,
 )
 
@@ -227,14 +226,10 @@ class Learner:
     def make_batch(self, arm: Arm, places: Tensor, right: Tensor, drawn: Outcomes) -> Batch:
         """Draw the wrong responses of groups that can teach, and compute all advantages."""
         num = len(places)
-        accepted, rejected = torch.tensor(drawn.accepted), torch.tensor(drawn.rejected)
-        wrong = draw_wrong(self.model, self.task, places, right, arm.size - accepted - rejected, self.generator)
-        answers = torch.full((num, MAX_TOKENS), self.task.end)
-        answers[:, : self.task.length] = self.task.answers[places]
-        old = torch.zeros(num, MAX_TOKENS)
-        old[:, : self.task.length] = right
-        rows = join_rows([wrong, Rows(torch.arange(num), answers, old, accepted + rejected)])
-        of_row = torch.cat([torch.zeros(len(wrong.groups), dtype=torch.long), accepted])
+        accepted = torch.tensor(drawn.accepted)
+        rows = draw_rollouts(self.model, self.task, places, right, arm.size, drawn, self.generator)
+        of_row = torch.zeros_like(rows.numbers)
+        of_row[-num:] = accepted
         lengths = sampled_mask(rows.tokens, self.task.end).sum(dim=1).double()
         rates = accepted.double() / arm.size
         refused = (rows.numbers - of_row).double()

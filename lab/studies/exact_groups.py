@@ -144,6 +144,25 @@ def draw_wrong(
     return join_rows(parts)
 
 
+def draw_rollouts(
+    model: PreTrainedModel,
+    task: Task,
+    places: Tensor,
+    right: Tensor,
+    size: int,
+    drawn: Outcomes,
+    generator: torch.Generator,
+) -> Rows:
+    """Draw the wrong rollouts of groups of `size`, and put behind them one row of right ones for each question."""
+    num_right = torch.tensor(drawn.accepted + drawn.rejected)
+    wrong = draw_wrong(model, task, places, right, size - num_right, generator)
+    answers = torch.full((len(places), MAX_TOKENS), task.end)
+    answers[:, : task.length] = task.answers[places]
+    scored = torch.zeros(len(places), MAX_TOKENS)
+    scored[:, : task.length] = right
+    return join_rows([wrong, Rows(torch.arange(len(places)), answers, scored, num_right)])
+
+
 @torch.no_grad()
 def _draw_wrong(
     model: PreTrainedModel, task: Task, places: Tensor, right: Tensor, rows: Tensor, generator: torch.Generator

@@ -31,7 +31,6 @@ from transformers import Qwen2ForCausalLM
 from lab.studies.cipher_plain import (
     BETAS,
     CLIP_GRAD,
-    MAX_TOKENS,
     MODEL,
     answer_probabilities,
     log_probs,
@@ -47,7 +46,7 @@ from lab.studies.exact_groups import (
     answer_log_probs,
     chances_of,
     draw_outcomes,
-    draw_wrong,
+    draw_rollouts,
     score_rows,
 )
 from nemo_brorl.core.console import format_table
@@ -207,21 +206,18 @@ class LargeRun:
         rates = drawn.accepted / size
         scale = self.arm.weigh(rates, earlier)
         good, bad = torch.tensor((1 - rates) * scale), torch.tensor(-rates * scale)
-        wrong = draw_wrong(self.model, self.task, places, right, size - accepted - rejected, self.generator)
-        answers = torch.full((num, MAX_TOKENS), self.task.end)
-        answers[:, : self.task.length] = self.task.answers[places]
-        groups = torch.cat([wrong.groups, torch.arange(num)])
-        tokens = torch.cat([wrong.tokens, answers])
-        weights = torch.cat([bad[wrong.groups] * wrong.numbers, good * accepted + bad * rejected]).float()
-        lengths = sampled_mask(tokens, self.task.end).sum(dim=1)
-        numbers = torch.cat([wrong.numbers, accepted + rejected])
-        num_tokens = float((lengths * numbers).sum()) * self.num_prompts / num
+        rows = draw_rollouts(self.model, self.task, places, right, size, drawn, self.generator)
+        weights = bad[rows.groups] * rows.numbers
+        weights[-num:] = good * accepted + bad * rejected
+        mask = sampled_mask(rows.tokens, self.task.end)
+        lengths = mask.sum(dim=1)
+        num_tokens = float((lengths * rows.numbers).sum()) * self.num_prompts / num
         self.optimizer.zero_grad()
         for chosen in lengths.argsort(stable=True).split(ROWS_AT_ONCE):
             length = int(lengths[chosen].max())
-            responses = tokens[chosen, :length]
-            scored = score_rows(self.model, self.task.questions.prompts[places], groups[chosen], responses)
-            loss = -(scored * sampled_mask(responses, self.task.end)).sum(dim=1) @ weights[chosen] / num_tokens
+            prompts, responses = self.task.questions.prompts[places], rows.tokens[chosen, :length]
+            scored = score_rows(self.model, prompts, rows.groups[chosen], responses)
+            loss = -(scored * mask[chosen, :length]).sum(dim=1) @ weights[chosen].float() / num_tokens
             loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP_GRAD)
         self.optimizer.step()
@@ -319,6 +315,17 @@ def in_points(test: PairedTest) -> str:
     return f"{100 * test.difference.value:+.1f} ({100 * low:+.1f} … {100 * high:+.1f})"
 
 
+def end_rows(runs: Runs) -> list[list[str]]:
+    """Return each arm's mean success in percent at its last step, of the easy half, the hard half and both."""
+    rows = []
+    for name in ARMS:
+        ends = [lines[-1] for (arm, seed), lines in runs.items() if arm == name and seed > 0]
+        if ends:
+            means = [f"{100 * np.mean([end[part] for end in ends]):.1f}" for part in ("easy", "hard", "mean")]
+            rows.append([name, str(len(ends)), *means])
+    return rows
+
+
 def table_rows(runs: Runs) -> list[list[str]]:
     """Return each arm's difference to grpo16, of the hard half and of the mean of both, with its 95 % interval."""
     rows = []
@@ -371,6 +378,7 @@ def main() -> None:
         clocks = [f"equal time, {tokens} tokens" for tokens in PROMPT_COSTS]
         header = ["arm minus grpo16, points", "seeds", "hard half, equal samples", "equal samples", *clocks]
         runs = read_runs(options.output)
+        print("\n".join(format_table(["arm, % at the end", "seeds", "easy", "hard", "both"], end_rows(runs))))
         print("\n".join(format_table(header, table_rows(runs))))
         decided = ["claim", "arms", "seeds", "difference, points", "Holm's p"]
         print("\n".join(format_table(decided, decision_rows(runs) if any(seed for _, seed in runs) else [])))

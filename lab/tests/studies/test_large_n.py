@@ -19,6 +19,7 @@ from lab.studies.large_n import (
     by_counts,
     by_group,
     decision_rows,
+    end_rows,
     read_runs,
     success_at,
     table_rows,
@@ -72,7 +73,7 @@ def write_seeds(folder: Path, ends: dict[str, list[float]]) -> None:
         for arm, of_seeds in ends.items():
             # The last line is of a step beyond the study's.
             for step, sampled, value in ((0, 0, 0.1), (STEPS, 100, of_seeds[seed]), (STEPS + 5, 200, 0.99)):
-                measured = {"step": step, "sampled": sampled, "prompts": 1, "mean": value, "hard": value}
+                measured = {"step": step, "sampled": sampled, "prompts": 1, "mean": value, "hard": value, "easy": value}
                 lines.append(json.dumps({"arm": arm, "seed": seed, "rate": 1, **measured}))
             # A rate that was not chosen.
             lines.append(json.dumps({"arm": arm, "seed": seed, "rate": 2, "mean": 0.9}))
@@ -83,6 +84,10 @@ def write_seeds(folder: Path, ends: dict[str, list[float]]) -> None:
 def test_seed_0_and_rates_that_were_not_chosen_are_not_counted(tmp_path: Path) -> None:
     write_seeds(tmp_path, {"grpo16": [0.8, 0.2, 0.2], "grpo512": [0.1, 0.3, 0.3]})
     (row,) = table_rows(read_runs(tmp_path))
+    assert [[name, seeds, both] for name, seeds, *_, both in end_rows(read_runs(tmp_path))] == [
+        ["grpo16", "2", "20.0"],
+        ["grpo512", "2", "30.0"],
+    ]
     assert row[:2] == ["grpo512", "2"]
     assert row[3].startswith("+10.0 (")
 
