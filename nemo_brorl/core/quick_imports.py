@@ -12,7 +12,7 @@ from contextlib import contextmanager
 def quick_imports(*left_out: str) -> Iterator[None]:
     """Import inside this context without garbage collections, and exempt from later ones what is there at its end.
 
-    Nothing inside finds the libraries `left_out`, unless they are imported already. Other libraries import them where
+    Libraries `left_out` are missing inside, unless they are imported already: other libraries import them only because
     they are installed.
     """
     hidden = [name for name in left_out if name not in sys.modules]

@@ -59,9 +59,9 @@ def _look(process: int) -> tuple[float, bool]:
             if name == this_process:
                 continue
             stat = _read_stat(b"/proc/%b/stat" % name)
-            ticks += sum(map(int, stat[11:15]))  # of the process and its reaped children
+            ticks += sum(map(int, stat[11:15]))  # spent by the process, and by children that have ended
             can_run |= stat[0] in CAN_RUN
-            for thread in threads[1:]:
+            for thread in set(threads) - {name}:
                 can_run |= _read_stat(b"/proc/%b/task/%b/stat" % (name, thread))[0] in CAN_RUN
         except OSError:  # it has ended meanwhile, or the kernel does not tell
             continue

@@ -41,7 +41,7 @@ Report = Callable[[str, Any, int], None]  # writes a report of what, value and i
 class JudgeEnd(Peer):
     """The judge's end of the connection to a program, which represents the program's objects."""
 
-    is_of_judge = True
+    hears_program = True
 
     def __init__(self, read_from: int, write_to: int, max_line: int) -> None:
         super().__init__(read_from, write_to, {}, max_line)

@@ -34,7 +34,7 @@ class PeerGoneError(BaseException):
 class Peer(ABC):
     """One end of a connection between a program and its judge, which calls the other end and serves its calls."""
 
-    is_of_judge = False  # the other end is a program, so the size of its values is limited
+    hears_program = False  # whether the other end is a program, whose values have a limited size
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Peer(ABC):
 
     def from_data(self, data: Any) -> Any:
         """Convert JSON data that the other process (program or judge) has sent to a value."""
-        return decode(data, self.find, self.is_of_judge)
+        return decode(data, self.find, self.hears_program)
 
     def take_printed(self) -> str:
         """Return what was printed in this process since the last message, for the other process to print.
@@ -205,7 +205,7 @@ class Peer(ABC):
                 return self.from_data(data)
             _, about, data, text, number, _ = message
             error_class = self.from_data(about)
-            error = _make_error(error_class, decode(data, is_of_program=self.is_of_judge))
+            error = _make_error(error_class, decode(data, is_of_program=self.hears_program))
             vars(error).update(text=text, remote_number=number)
         except Exception as problem:  # whatever the reading raises, no test takes it for an exception of the program
             raise self._lose_peer(f"an answer that makes no sense: {problem}") from problem

@@ -160,7 +160,7 @@ class _Lexer:
     def __init__(self, pieces: list[str]) -> None:
         self.pieces = pieces[::-1]
         self.tokens: list[str] = []
-        self.closing: list[tuple[str, int]] = []  # of each open brace: its end, and the arguments wanted after it
+        self.closing: list[tuple[str, int]] = []  # of each open brace: what closes it, and how many arguments follow
         self.wanted = 0  # arguments that the last command still takes
         self.is_spaced = False
         while self.pieces:
