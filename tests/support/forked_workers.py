@@ -82,7 +82,8 @@ def _start_server(kind: str, folder: Path) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "PYTHONPATH": CODE_PATH, "HF_HUB_OFFLINE": "1"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     if kind == "ranks":
-        environment["MALLOC_ARENA_MAX"] = "1"  # as `policy/process/rank_process.py` starts them
+        # As `policy/process/rank_process.py` starts them.
+        environment |= {"MALLOC_ARENA_MAX": "1", "OMP_WAIT_POLICY": "passive"}
     command = [sys.executable, "-m", __name__, kind, str(folder)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
 
