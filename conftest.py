@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import pytest
 from graders.tests.support.names import names_kept
 from nemo_brorl.config import load
 from nemo_brorl.core.console import LOGGED
+from nemo_brorl.core.quick_imports import quick_imports
 from tests.support.forked_workers import use_forked_workers
 from tests.support.quick_compose import quick_compose
 
@@ -43,10 +43,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device, this machine has none"))
 
 
-def pytest_collection_finish() -> None:
-    """Exempt what was imported from garbage collection, because every full collection would walk it."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Import the test modules quickly. No test needs sklearn, which transformers imports where it is installed."""
+    with quick_imports("sklearn"):
+        return (yield)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 from scripts.module_map import FOLDERS
-from tests.support.source_tree import GRADERS, PACKAGE, ROOT, imports, modules, name, tree
+from tests.support.source_tree import GRADERS, PACKAGE, ROOT, imports, modules, name, nodes
 
 # Entries of nemo_brorl/, lower shelves first. A module imports from its own folder and from lower shelves.
 SHELVES = ("types", "ports", *FOLDERS)
@@ -104,7 +105,7 @@ def test_only_the_registries_go_from_a_name_to_a_verifier_or_an_environment() ->
     """Their `find` refuses what no setting names, and nobody else calls it."""
     wrong = []
     for module, path in modules().items():
-        calls = {ast.unparse(node.func) for node in ast.walk(tree(path)) if isinstance(node, ast.Call)}
+        calls = calls_in(path)
         imported = {dotted for _, dotted in imports(path)}
         is_imported = any(f"{registry}.find" in imported for registry in REGISTRIES)
         if module not in REGISTRIES and (is_imported or "registry.find" in calls):
@@ -135,7 +136,7 @@ def test_an_error_with_a_message_for_the_user_is_no_builtin_error() -> None:
     """A handler of ValueError around a parser would swallow it, or word it anew."""
     bases = {}
     for path in modules().values():
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, ast.ClassDef):
                 bases[node.name] = [ast.unparse(base) for base in node.bases]
     found = {"BroRLError"}
@@ -147,8 +148,9 @@ def test_an_error_with_a_message_for_the_user_is_no_builtin_error() -> None:
     assert {kind: bases[kind] for kind in ours if not ours.union({"Exception"}).issuperset(bases[kind])} == {}
 
 
+@cache
 def calls_in(path: Path) -> set[str]:
-    return {ast.unparse(node.func) for node in ast.walk(tree(path)) if isinstance(node, ast.Call)}
+    return {ast.unparse(node.func) for node in nodes(path) if isinstance(node, ast.Call)}
 
 
 def test_json_is_parsed_in_one_place() -> None:
@@ -160,7 +162,7 @@ def test_json_is_parsed_in_one_place() -> None:
 def test_files_of_folders_that_others_wrote_are_opened_in_one_place() -> None:
     users = set()
     for module, path in modules().items():
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, ast.Call) and _reads_a_file(node):
                 users.add(module)
     assert users - READS_FILES.keys() == set()

@@ -15,7 +15,7 @@ import pytest
 
 from scripts import families_page, house_figures
 from scripts.prose_check import BOUNDS, figures, read_prose
-from tests.support.source_tree import ROOT, functions, name, package_files, python_files, tree
+from tests.support.source_tree import ROOT, functions, name, nodes, package_files, python_files
 
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 50
@@ -51,7 +51,7 @@ def test_functions_are_short() -> None:
 def test_no_comprehension_is_inside_another() -> None:
     wrong = []
     for path in package_files():
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if not isinstance(node, COMPREHENSIONS):
                 continue
             inner = sum(isinstance(other, COMPREHENSIONS) for other in ast.walk(node)) - 1

@@ -34,7 +34,8 @@ SFT = (
     "policy.data_parallel_size=1 policy.num_threads=1 sft.max_steps=1 sft.max_tokens=256 sft.batch_size=4 "
     "trainer.val_interval=0 trainer.save_interval=0 exp_manager.explicit_log_dir=runs/"
 )
-DOCTOR = {"brorl train": "brorl doctor"}  # checks what a run checks before Ray starts, and starts none
+# Checks what a run checks before Ray starts, and starts none. In place of `brorl try` it also tries an all-reduce.
+DOCTOR = {"brorl train": "brorl doctor --all-reduce 0"}
 
 IS_SMALL = "one engine, one rank, few rollouts: seconds in place of minutes"
 NO_GPU = "needs GPUs: the planner checks settings and memory"

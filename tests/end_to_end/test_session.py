@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.forked_workers import use_forked_workers
 from tests.support.source_tree import ROOT
 
 pytestmark = pytest.mark.end_to_end
@@ -18,6 +19,8 @@ NOTEBOOK = ROOT / "examples" / "notebook.ipynb"
 KERNEL = """
 import json, sys
 import psutil
+from tests.support.forked_workers import enter_command
+enter_command(sys.argv[1] or None)
 for number, cell in enumerate(json.load(sys.stdin)):
     exec(compile(cell, f"<cell {number}>", "exec"))
     left = [process.name() for process in psutil.Process().children(recursive=True)]
@@ -37,8 +40,9 @@ def cells(notebook: Path) -> list[str]:
 def test_the_notebook_trains_in_a_loop_and_train_goes_on_where_it_ended(tmp_path: Path) -> None:
     (tmp_path / "models").symlink_to(ROOT / "models")
     code = cells(NOTEBOOK)
+    workers = use_forked_workers() or ""
     kernel = subprocess.run(
-        [sys.executable, "-c", KERNEL], input=json.dumps(code), cwd=tmp_path, capture_output=True, text=True,
+        [sys.executable, "-c", KERNEL, workers], input=json.dumps(code), cwd=tmp_path, capture_output=True, text=True,
         timeout=580, check=False, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )  # fmt: skip
     assert kernel.returncode == 0, kernel.stdout[-2000:] + kernel.stderr[-4000:]

@@ -48,17 +48,22 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree(path)))
+
+
 def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
 def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    yield from (node for node in ast.walk(tree(path)) if isinstance(node, FUNCTIONS))
+    yield from (node for node in nodes(path) if isinstance(node, FUNCTIONS))
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
     """(line, dotted name) of every import of a file, lazy and `TYPE_CHECKING` ones too. `from a import b` is `a.b`."""
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -51,3 +51,14 @@ def test_what_the_user_says_about_cuda_connections_goes_before(monkeypatch: pyte
     assert rank_environment(RankSettings.from_config(config), tmp_path)["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8")
     assert rank_environment(RankSettings.from_config(config), tmp_path)["CUDA_DEVICE_MAX_CONNECTIONS"] == "8"
+
+
+def test_threads_of_a_rank_on_cores_wait_passively_unless_the_user_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    on_cores, on_gpus = (RankSettings.from_config(load_config(name)) for name in ("brorl_cpu", "brorl_1gpu"))
+    assert rank_environment(on_cores, tmp_path)["OMP_WAIT_POLICY"] == "passive"
+    assert "OMP_WAIT_POLICY" not in rank_environment(on_gpus, tmp_path)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    assert rank_environment(on_cores, tmp_path)["OMP_WAIT_POLICY"] == "active"
