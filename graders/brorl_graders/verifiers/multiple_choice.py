@@ -9,6 +9,7 @@ The first location that exists in the response, apart from its thinking, decides
 5. A last sentence that only concludes a letter: "So C.", "It must be C, not A."
 6. The last letter that stands alone in brackets, in bold or on its own line ("(C)", "**C**", "C.").
 
+A letter that is taken back ("C. Wait, it's B"), or stands before another option's text, is not chosen.
 A number from 1 stands for a letter where no option's text has a digit. Punctuation of other scripts is read as ASCII's.
 So a response that discusses "(A)" and ends in "Answer: C" has chosen C. A list of letters ("A, B, C or D") chooses no
 option.
@@ -23,6 +24,7 @@ from typing import Any, NamedTuple
 
 from brorl_graders.base.answer import boxed_answers, extract_answer, json_answer, without_thinking
 from brorl_graders.base.payload import Key, Payload, is_list
+from brorl_graders.verifiers.math.remarks import is_taken_back
 
 Choices = Sequence[str]  # texts of the options; empty: any letter is an option
 
@@ -63,8 +65,16 @@ _SURELY = r"(?:\s(?:for\ssure|definitely|clearly|certainly|indeed|surely|therefo
 _IS = rf"[*_]{{0,3}}\s{{0,4}}(?::|(?:is{_SURELY}|are|would\sbe|must\sbe|should\sbe|has\sto\sbe)\b)"
 _WHICH = r"(?:\b(?:the|my|our)\s{1,4})?+(?:\b(?:final|correct|right|best|most\slikely)\s{1,4}){0,3}"
 _NOUN = r"\b(?:answer|option|choice|solution|statement)"
+# Words that take a letter back and put another one in its place: "Wait, actually it's", "no, it should be"
+_CORRECTION = (
+    r"(?:\b(?:wait|actually|hmm|sorry|correction|oops|rather|instead|i\smeant?)\b[,.!:;\s\u2026-]{1,6}"
+    r"|\bno\b[,.!:;\u2026-]\s{0,4}){1,4}"
+    r"(?:(?:it|that|this)(?:'s|\sis|\sshould\sbe|\smust\sbe)\s|make\s(?:it|that)\s)?"
+)
 _MARK = re.compile(
     rf"(?i:{_WHICH}{_NOUN}(?:\s(?:to|for)\s(?:the|this)\s(?:question|problem))?{_IS}|\banswer\s{{0,4}}[-=]+>?"
+    r"|\bans\.?\s{0,4}[-=:]+>?"
+    rf"|{_CORRECTION}(?=[*_(\[]{{0,4}}(?-i:[A-Z])\b)"
     r"|\b(?:I|we)(?:'d|\swould|\swill|'ll)?\s(?:choose|pick|select|go\swith|chose|answer)\b"
     r"|\b(?:la\s)?(?:bonne\s)?r\u00e9ponse\s(?:correcte\s|finale\s)?est\b(?:\s(?:la|le|l'option)\b)?"
     r"|\b(?:la\s)?respuesta\s(?:correcta\s|final\s)?es\b(?:\s(?:la|el)\b)?"
@@ -78,7 +88,8 @@ _MARK = re.compile(
 # A letter with its mark after it: "C is the right answer", "(C) is correct."
 _MARKED = re.compile(
     r"(?P<bracket>\()?\b(?P<letter>[A-Z])\b(?(bracket)\))[*_)]{0,4}\s(?i:is\s(?:therefore\s|thus\s)?"
-    r"(?:the\s(?:final\s|correct\s|right\s|best\s){0,3}(?:answer|option|choice)\b|(?:correct|right)(?:\shere)?[*_]{0,3}[.!]?\s{0,4}$))",
+    r"(?:the\s(?:final\s|correct\s|right\s|best\s){0,3}(?:answer|option|choice)\b|(?:correct|right)(?:\shere)?[*_]{0,3}[.!]?\s{0,4}$"
+    r"|the\sonly\s(?:correct|right|true|valid)\s(?:answer|option|choice|statement|one)\b))",
     re.MULTILINE,
 )
 # A sentence that only concludes a letter, with reasons or denied letters after it. Any other word leaves it unread.
@@ -87,23 +98,33 @@ _CONCLUDING = (
     r"|guess|choose|going|go|with|settle|settled|on|leaves|leaving|gives|means|option|choice|letter|the|correct|right|one|answer|only"
     r"|matches|corresponds|fits|statement|we)"
 )
-_CLOSING = re.compile(
-    rf"(?P<words>(?:(?i:{_CONCLUDING})[,:]?\s+)*+)[*_(\[]{{0,4}}(?P<letter>[A-HJ-Z])\b[*_)\]]{{0,4}}(?:\s\([^()]*\))?(?:\s(?:is\s)?(?:correct|right|fits|works|matches|true))?"
-    r"(?:\sit\sis)?(?P<more>,?\s*\(?(?:(?:and\s)?not|rather\sthan|instead\sof|it\s(?:cannot|can't|is\snot)|because|since|as)\s[^?]*+)?"
+_WORDS = rf"(?P<words>(?:(?i:{_CONCLUDING})[,:]?\s+)*+)"
+_MORE = (
+    r"(?P<more>,?\s*\(?(?:(?:and\s)?not|rather\sthan|instead\sof|it\s(?:cannot|can't|is\snot)|because|since|as)\s[^?]*+)?"
     r"[.!*_)\s]{0,4}"
 )
+_CLOSING = re.compile(
+    rf"{_WORDS}[*_(\[]{{0,4}}(?P<letter>[A-HJ-Z])\b[*_)\]]{{0,4}}(?:\s\([^()]*\))?"
+    rf"(?:\s(?:is\s)?(?:correct|right|fits|works|matches|true))?(?:\sit\sis)?{_MORE}"
+)
+_CLOSING_TEXT = re.compile(rf"{_WORDS}(?P<text>[^?]{{1,200}}?){_MORE}")  # an option's text in place of its letter
 _REASONED = re.compile(
     r"[*_(\[]{0,4}(?P<letter>[A-Z])[*_)\]]{0,4}(?:[.):,]\s*|\s+)?(?:(?<=[.):]\s)(?P<text>[^.,;?]+),?\s)??(?:(?i:because|since|as|it\s|not\b|the\sothers?\b)|\u4e0d\u662f)[^?]*"
 )
+# A whole response that repeats an option whose text is not known: a letter, its bracket or full stop, and few words.
+_OPTION_TEXT = re.compile(
+    r"\(?[A-Z](?:[).:]|\):) (?!(?i:[^\n]*\b(?:not|no|never|or|and|is|are|was|wrong|incorrect|false|maybe|perhaps|i)\b))"
+    r"[^\s?]+(?: [^\s?]+){0,7}"
+)
 _SENTENCE_END = re.compile(r"(?<=[.!?])[*_\s]+|\n+")
-_SO = re.compile(r",\s(?=(?:so|thus|hence|therefore|which\s(?:leaves|means))\s)")
+_SO = re.compile(r"[,;]\s(?=(?:so|thus|hence|therefore|which\s(?:leaves|means))\s)|\s(?=leav(?:es|ing)\s)")
 MAX_CLOSING = 300  # characters of a last sentence
 # Full-width forms of ASCII, and other punctuation and conjunctions of Chinese and Japanese texts
 _PUNCTUATION = {"\u3002": ".", "\u3001": ",", "\u3010": "(", "\u3011": ")", "\u6216": " or ", "\u548c": " and "}
 _ASCII: dict[int, int | str] = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
 _ASCII.update({ord(other): plain for other, plain in _PUNCTUATION.items()})
 _ALONE = re.compile(
-    r"\((?P<bracket>[A-Z])\)|\*\*\(?(?P<bold>[A-Z])[).:]?\*\*|^[ \t]*+(?P<line>[A-Z])[ \t]*+[).:]?[ \t]*+$",
+    r"\((?P<bracket>[A-Z])\)|\*\*\(?(?P<bold>[A-Z])[).:]?\*\*|^(?:#{1,6} )?[ \t]*+(?P<line>[A-Z])[ \t]*+[).:]?[ \t]*+$",
     re.MULTILINE,
 )
 
@@ -176,7 +197,7 @@ def chosen_letter(response: str, choices: Choices = ()) -> str | None:
     if len(naming) > 1:
         return None
     if naming:
-        return _read(naming[0].content, choices)
+        return None if is_taken_back(text, naming[0].end) else _read(naming[0].content, choices)
     marked = _last_marked(text[boxes[-1].end :] if boxes else text)
     if marked is not None:
         return _read(marked, choices)
@@ -195,11 +216,14 @@ def _names_options(text: str, choices: Choices) -> bool:
 def _concluded(text: str, choices: Choices) -> str | None:
     """Return the letter that the last sentence of a response concludes, as "So C." does, or None."""
     *before, last = _SO.split(_SENTENCE_END.split(text.strip())[-1])
-    found = _CLOSING.fullmatch(last) if len(last) <= MAX_CLOSING else None
-    # A letter alone may end a list of letters
-    if found is None or not (found["words"] or found["more"] or before):
+    if len(last) > MAX_CLOSING:
         return None
-    return _option(found["letter"], choices)
+    found = _CLOSING.fullmatch(last)
+    if found is None:
+        said = _CLOSING_TEXT.fullmatch(last)
+        return _by_text_alone(said["text"], choices) if said and said["words"] else None
+    # A letter alone may end a list of letters
+    return _option(found["letter"], choices) if found["words"] or found["more"] or before else None
 
 
 def _in_tags(tagged: str, choices: Choices) -> str | None:
@@ -265,9 +289,15 @@ def _read(text: str, choices: Choices) -> str | None:
     behind = plain[found.end() :]
     if letter in "aAI" and _SENTENCE.match(behind):
         return None
-    if _lists_letters(plain):
+    if _lists_letters(plain) or is_taken_back(behind, 0) or _names_another(behind, letter, choices):
         return None
     return _option(letter, choices)
+
+
+def _names_another(behind: str, letter: str, choices: Choices) -> bool:
+    """Return whether the text behind an option's letter is the text of another option, as in "(B) Paris"."""
+    named = _by_text(behind.strip(BRACKETS + TRIMMED + "-"), choices)
+    return named is not None and named != letter.upper()
 
 
 def _whole(text: str, choices: Choices) -> str | None:
@@ -283,7 +313,7 @@ def _whole(text: str, choices: Choices) -> str | None:
     behind = plain[found.end() :].strip(BRACKETS + TRIMMED + "-")
     letter = _option(found["letter"], choices)
     if behind and _by_text(behind, choices) != letter:
-        return None
+        return letter if not choices and _OPTION_TEXT.fullmatch(text.strip()) else None
     return letter
 
 
@@ -308,7 +338,9 @@ def _last_alone(text: str, choices: Choices) -> str | None:
     alone = list(_ALONE.finditer(text))
     if not alone:
         return None
-    return _option(_letter_of(alone[-1]), choices)
+    letter = _letter_of(alone[-1])
+    line, _, _ = text[alone[-1].end() :].partition("\n")
+    return None if _names_another(line, letter, choices) else _option(letter, choices)
 
 
 def _letter_of(alone: re.Match[str]) -> str:

@@ -198,3 +198,52 @@ def test_a_denied_letter_and_several_letters_earn_nothing_in_any_script(response
 
 def test_a_number_stands_for_no_letter_beside_options_with_digits() -> None:
     assert score({"answer": "C", "choices": ("4 km", "8 km", "9 km")}, "\\boxed{3}") == 0.0
+
+
+CORRECTED = (
+    ("The answer is A. Wait, actually it's B.", "B"),
+    ("The answer is B, wait, no, C.", "C"),
+    ("Answer: B. Sorry, I mean C.", "C"),
+    ("The answer is B. Wait, that's wrong.", None),
+    ("The answer is B. No, that can't be right.", None),
+    ("\\boxed{B}. Wait, that's wrong.", None),
+    ("The answer is C. There is no A in it.", "C"),
+    ("I mean, A is a vowel. The answer is C.", "C"),
+)
+
+
+@pytest.mark.parametrize(("response", "letter"), CORRECTED)
+def test_a_letter_that_is_taken_back_gives_way_to_the_one_that_takes_its_place(
+    response: str, letter: str | None
+) -> None:
+    assert chosen_letter(response) == letter
+
+
+def test_a_letter_before_the_text_of_another_option_chooses_neither() -> None:
+    cities = ("Paris", "London", "Rome")
+
+    for response in ("(B) Paris", "B. Paris", "The answer is (B) Paris.", "Answer: B. Paris", "So:\n(B) Paris"):
+        assert chosen_letter(response, cities) is None
+        assert chosen_letter(response.replace("Paris", "London"), cities) == "B"
+
+
+def test_a_closing_sentence_may_name_the_text_of_an_option() -> None:
+    cities = ("Paris", "London", "Rome")
+
+    assert chosen_letter("It is London, not Paris.", cities) == "B"
+    assert chosen_letter("It is not London.", cities) is None
+    assert chosen_letter("That is Paris or Rome.", cities) is None
+
+
+def test_letters_after_short_marks_headings_and_eliminations_are_chosen() -> None:
+    for response in (
+        "Ans: B",
+        "Ans. - B",
+        "### B",
+        "Eliminating A, C and D leaves B.",
+        "B is the only true one",
+        "B) London",
+    ):
+        assert chosen_letter(response) == "B"
+    for response in ("Eliminating B leaves A, C and D.", "B. This is incorrect", "B is the only false one"):
+        assert chosen_letter(response) is None
