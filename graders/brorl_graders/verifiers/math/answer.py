@@ -32,6 +32,7 @@ from brorl_graders.verifiers.math.qualifier import with_argument_of, with_intege
 from brorl_graders.verifiers.math.reading import is_plain, read, read_in_the_kind_of
 from brorl_graders.verifiers.math.relation import is_inequality, is_solved
 from brorl_graders.verifiers.math.statement import first_mark, is_bare, is_prose, stated_answer
+from brorl_graders.verifiers.math.tokens import tokens_in
 from brorl_graders.verifiers.math.votes import key_of as key_of
 
 # `lexer.py` and `notation.py` bring answers into one notation, `statement.py` finds an unmarked answer, and
@@ -131,9 +132,9 @@ def answer(payload: Payload, response: str) -> str | None:
 
 def load() -> None:
     """Import SymPy with all that it imports later, and fill its tables (1 s)."""
-    equal_by_library("x^2+118x+2185", "(x+23)(x+96)")
-    equal_by_library("\\sqrt{8}+\\frac{1}{3}", "3.1")
-    equal_by_library("\\sin^2 x", "1-\\cos^2 x")
+    equal_by_library(tokens_in("x^2+118x+2185"), tokens_in("(x+23)(x+96)"))
+    equal_by_library(tokens_in("\\sqrt{8}+\\frac{1}{3}"), tokens_in("3.1"))
+    equal_by_library(tokens_in("\\sin^2 x"), tokens_in("1-\\cos^2 x"))
 
 
 def is_equal(reference: str, given: str, rules: MathRules = USUAL) -> bool:
@@ -189,12 +190,13 @@ def _verdict(reference: str, given: str, rules: MathRules) -> bool:
         return is_same
     wanted = read(reference)
     is_value = _is_value(wanted)
-    if "=" in given and (is_no_answer(given) or (is_value and is_to_be_solved(given))):
+    tokens = tokens_in(given)
+    if "=" in tokens and (is_no_answer(tokens) or (is_value and is_to_be_solved(tokens))):
         return False
     found = _chosen(reference, given) or read_in_the_kind_of(wanted, given)
     if wanted is None or found is None:
         return False
-    is_question = not is_solved(given) and (not is_inequality(reference) or is_solved(reference))
+    is_question = not is_solved(tokens) and (not is_inequality(tokens_in(reference)) or is_solved(tokens_in(reference)))
     return not (is_question and not is_plain(found)) and are_equal(wanted, found, rules)
 
 

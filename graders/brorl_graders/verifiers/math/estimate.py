@@ -62,5 +62,5 @@ def _number(reading: Reading) -> Value | None:
     """Return the value of an answer that is one number."""
     plain = unnamed(reading)
     if isinstance(plain, Expression):
-        return number_by_library(plain.text)
+        return number_by_library(plain.tokens)
     return plain.value if isinstance(plain, Quantity) and not plain.value.has_variables else None

@@ -6,6 +6,7 @@ import re
 
 from brorl_graders.verifiers.math.expression import NAME_IN_TEXT
 from brorl_graders.verifiers.math.relation import is_inequality
+from brorl_graders.verifiers.math.tokens import tokens_in
 
 _LETTER = r"[A-Za-z](?:_\{\d\})?"
 _START = r",? ?\(?(?:\\text\{,? ?\(?)?"
@@ -38,7 +39,7 @@ _LETTERS = re.compile(rf"\\[A-Za-z]+|{NAME_IN_TEXT}|[A-Za-z]")
 def without_qualifier(text: str) -> str:
     """Return an answer in plain LaTeX without a qualifier that restricts nothing, such as "only the pair"."""
     whole = _ANY_INTEGER.fullmatch(text) if "\\in" in text else None
-    if whole and whole["name"] in _LETTERS.findall(whole["rest"]) and not is_inequality(whole["rest"]):
+    if whole and whole["name"] in _LETTERS.findall(whole["rest"]) and not is_inequality(tokens_in(whole["rest"])):
         return whole["rest"]
     if not any(
         word in text

@@ -1,0 +1,101 @@
+r"""Divide an answer in plain LaTeX into tokens, and tokens at the signs that stand outside all brackets.
+
+A token is a number, a run of letters, a command, a text such as `\text{ cm}`, a space or one sign. So the word "or" is
+a token, and is none in "for" or `\text{or}`. The tokens of an answer are its text, in order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from functools import lru_cache
+
+Tokens = tuple[str, ...]
+
+MAX_DEPTH = 30  # levels of brackets
+SPACE = " "
+_THOUSANDS = r"[1-9]\d{0,2}(?:,\d{3})+(?![\d,])"  # of a number in a list whose other commas have spaces
+_TOKEN = re.compile(
+    rf"(?<![\d.,]){_THOUSANDS}(?=[^,;]*?(?:[,;] |;|and|or))|(?:(?<=[,;] )|(?<=and )|(?<=or )){_THOUSANDS}"
+    r"|\\text\{[^{}]*\}|\\(?:begin|end)\{[a-z]+\}(?:\{[lcr| ]*\})?|\\mathbb\{[A-Z]\}|\\[a-zA-Z]+|\\[^a-zA-Z0-9]"
+    r"|[a-zA-Z]+|\.\.\.|\d+(?:\.\d+)?|\.\d+|.",
+    re.DOTALL,
+)
+_OPENING = frozenset(("(", "[", "{", "\\{"))
+_CLOSING = frozenset((")", "]", "}", "\\}"))
+
+
+@lru_cache(maxsize=4096)
+def tokens_in(text: str) -> Tokens:
+    """Return the tokens of an answer in plain LaTeX."""
+    return tuple(_TOKEN.findall(text))
+
+
+def text_of(tokens: Tokens) -> str:
+    """Return the text that tokens were read from."""
+    return "".join(tokens)
+
+
+def stripped(tokens: Tokens, signs: Collection[str] = (SPACE,)) -> Tokens:
+    """Return tokens without those signs at the start and end, which are spaces where none are named."""
+    if tokens and tokens[0] not in signs and tokens[-1] not in signs:
+        return tokens
+    start, end = 0, len(tokens)
+    while start < end and tokens[start] in signs:
+        start += 1
+    while end > start and tokens[end - 1] in signs:
+        end -= 1
+    return tokens[start:end]
+
+
+def split(tokens: Tokens, signs: Collection[str]) -> list[Tokens] | None:
+    """Split tokens at the signs outside all brackets, and strip each part of spaces.
+
+    None: a bracket is not closed, or there are too many levels.
+    """
+    parts = []
+    level = 0
+    start = 0
+    for place, token in enumerate(tokens):
+        if token in _OPENING:
+            level += 1
+        elif token in _CLOSING:
+            level -= 1
+        elif level == 0 and token in signs:
+            parts.append(stripped(tokens[start:place]))
+            start = place + 1
+        if not 0 <= level <= MAX_DEPTH:
+            return None
+    parts.append(stripped(tokens[start:]))
+    return None if level else parts
+
+
+def split_everywhere(tokens: Tokens, signs: Collection[str]) -> list[Tokens]:
+    """Split tokens at signs within brackets too, and strip each part of spaces."""
+    parts = []
+    start = 0
+    for place, token in enumerate(tokens):
+        if token in signs:
+            parts.append(stripped(tokens[start:place]))
+            start = place + 1
+    return [*parts, stripped(tokens[start:])]
+
+
+def joined(parts: Collection[Tokens], sign: str) -> Tokens:
+    """Return parts with a sign between them."""
+    return tuple(token for part in parts for token in (sign, *part))[1:]
+
+
+def is_enclosed(tokens: Tokens) -> bool:
+    """Return whether the bracket or brace that tokens begin with is closed by the last of them."""
+    level = 0
+    for place, token in enumerate(tokens):
+        level += (token in _OPENING) - (token in _CLOSING)
+        if level == 0:
+            return place == len(tokens) - 1
+    return False
+
+
+def replaced(tokens: Tokens, signs: Collection[str], sign: str) -> Tokens:
+    """Return tokens with one sign instead of several."""
+    return tuple(sign if token in signs else token for token in tokens)
