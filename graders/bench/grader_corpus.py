@@ -24,7 +24,6 @@ from brorl_graders.verifiers.math.equality import USUAL, are_equal
 from brorl_graders.verifiers.math.library import equal_by_library
 from brorl_graders.verifiers.math.notation import in_one_notation
 from brorl_graders.verifiers.math.reading import read
-from brorl_graders.verifiers.math.tokens import tokens_in
 
 from graders.tests.support import grader_kinds, math_corpus
 
@@ -68,7 +67,7 @@ def compare_with_library(num: int, num_shown: int) -> None:
         if verdict is None:
             continue
         decided += 1
-        by_library = equal_by_library(tokens_in(reference), tokens_in(answer))
+        by_library = equal_by_library(reference, answer)
         wrong_there += by_library != case.is_right
         if verdict != case.is_right:
             wrong_here += 1

@@ -8,7 +8,6 @@ from brorl_graders.verifiers.math.equality import USUAL, are_equal
 from brorl_graders.verifiers.math.library import equal_by_library
 from brorl_graders.verifiers.math.notation import in_one_notation
 from brorl_graders.verifiers.math.reading import read
-from brorl_graders.verifiers.math.tokens import tokens_in
 
 from graders.tests.support.math_corpus import MathCase, cases, pairs
 
@@ -29,7 +28,7 @@ def decided() -> list[tuple[MathCase, bool, bool]]:
             continue
         verdict = are_equal(wanted, answer, USUAL)
         if verdict is not None:
-            found.append((case, verdict, equal_by_library(tokens_in(reference), tokens_in(given))))
+            found.append((case, verdict, equal_by_library(reference, given)))
     return found
 
 

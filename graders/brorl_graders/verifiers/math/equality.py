@@ -20,9 +20,10 @@ from brorl_graders.verifiers.math.kinds import (
     Written,
     unnamed,
 )
+from brorl_graders.verifiers.math.lexer import tokens_of
 from brorl_graders.verifiers.math.library import equal_by_library
 from brorl_graders.verifiers.math.sets import LARGEST
-from brorl_graders.verifiers.math.tokens import Tokens, joined, tokens_in
+from brorl_graders.verifiers.math.tokens import Tokens, joined
 from brorl_graders.verifiers.math.units import are_alike
 from brorl_graders.verifiers.math.value import Value, compare, scaled
 from brorl_graders.verifiers.math.words import ENDLESS
@@ -78,14 +79,14 @@ def _tokens_of(reading: Reading) -> Tokens:
     """Return an answer as the tokens of an expression, or () if it is none."""
     if isinstance(reading, Named):
         inner = _tokens_of(reading.reading)
-        return (*tokens_in(reading.name), "=", *inner) if inner else ()
+        return (*tokens_of(reading.name), "=", *inner) if inner else ()
     if isinstance(reading, Group) and reading.brackets == "|":
         rows = joined([*map(_tokens_of, reading.items)], "\\\\")
         return ("\\begin{pmatrix}", *rows, "\\end{pmatrix}")
     if isinstance(reading, Quantity):
-        return () if reading.is_percent else tokens_in(reading.value.text)
+        return () if reading.is_percent else tokens_of(reading.value.text)
     if isinstance(reading, Words):
-        return tokens_in(reading.text)
+        return tokens_of(reading.text)
     return reading.tokens if isinstance(reading, Expression) else ()
 
 
@@ -172,7 +173,7 @@ def _quantities(reference: Reading, given: Reading, rules: MathRules) -> bool:
     verdict = compare(one, other, rules.relative_tolerance)
     if verdict is not None or not (one.text and other.text):
         return verdict is True
-    return equal_by_library(tokens_in(one.text), tokens_in(other.text))
+    return equal_by_library(tokens_of(one.text), tokens_of(other.text))
 
 
 def _have_like_units(reference: Reading, given: Reading, rules: MathRules) -> bool:

@@ -11,13 +11,14 @@ from itertools import pairwise
 
 from brorl_graders.verifiers.math.number_words import changes_a_number
 from brorl_graders.verifiers.math.relation import NAME, split_at_joints
-from brorl_graders.verifiers.math.tokens import SPACE, Tokens, split_everywhere, text_of
+from brorl_graders.verifiers.math.tokens import SPACE, Tokens, split, split_everywhere, text_of
 from brorl_graders.verifiers.math.value import Value, compare, read_value
 
 ROUNDED = 0.01  # largest relative difference of two steps of which one is a decimal
 _NO_LETTER = re.compile(r"\\text\{[^{}]*\}|\\[A-Za-z]+|_\{[^{}]*\}|(?<=[A-Za-z]) ?\([^()]*\)")
 _THEN_A_NAME = re.compile(r"^\W*\d.*(?:[A-Za-z]{2,}\}?|\}) ?[A-Za-z]$")  # such as `3\text{so}y`
-_AFTER_OPERATION = re.compile(r"^\\(?:sum|prod|i*nt|oint|lim)(?![A-Za-z])(?:\{[^{}]*\}|[^{}])*=")
+_OPERATIONS = frozenset(f"\\{name}" for name in ("sum", "prod", "int", "iint", "iiint", "oint", "lim"))
+_DERIVATIVE = re.compile(r"\\frac\{(?:d|\\partial)[^{}]*\}\{(?:d|\\partial) ?[A-Za-z]\}")
 _PRODUCT = re.compile(r"(?<![A-Za-z])[a-z]{2}(?![A-Za-z])")
 _OPERATORS = frozenset(("-", "+", "*", "/", "^", "√", "∛", "\\frac", "\\cdot", "\\times", "\\pm", "sqrt", "cbrt"))
 
@@ -48,9 +49,18 @@ def _has_words(step: Tokens) -> bool:
     return changes_a_number("".join(plain)) or _THEN_A_NAME.match(text_of(step)) is not None
 
 
-def without_operation(text: str) -> str:
-    """Remove a sum, integral, limit or similar operation up to the equals sign before its value."""
-    return _AFTER_OPERATION.sub("", text)
+def has_operation(tokens: Tokens) -> bool:
+    """Return whether an answer has a sum, product, integral, limit or derivative that is left to do."""
+    if not _OPERATIONS.isdisjoint(tokens):
+        return True
+    return "\\frac" in tokens and _DERIVATIVE.search(text_of(tokens)) is not None
+
+
+def without_operation(tokens: Tokens) -> Tokens:
+    """Return the value after the last equals sign behind a sum, integral, limit or similar operation."""
+    is_operation = tokens[:1] and tokens[0] in _OPERATIONS
+    sides = split(tokens, "=") if is_operation else None
+    return sides[-1] if sides else tokens
 
 
 def is_to_be_solved(tokens: Tokens) -> bool:

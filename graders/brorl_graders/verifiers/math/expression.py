@@ -244,7 +244,7 @@ class _Parser:
 
     def primary(self) -> Tree:
         token = self.take()
-        if token[:1].isdigit() or token[1:].isdecimal():
+        if token.lstrip(".")[:1].isdecimal():
             return self.number(token.replace(",", ""))
         if token.isalpha():
             return self.name(token)

@@ -45,7 +45,6 @@ from brorl_graders.verifiers.math.tokens import (
     split_everywhere,
     stripped,
     text_of,
-    tokens_in,
 )
 from brorl_graders.verifiers.math.units import Unit, read_unit
 from brorl_graders.verifiers.math.value import Value, read_number
@@ -58,7 +57,7 @@ from brorl_graders.verifiers.math.words import (
     read_words,
 )
 
-MAX_LENGTH = 600  # characters
+MAX_LENGTH = 600  # tokens
 MAX_ITEMS = 64
 
 _OR = ("or",)
@@ -92,11 +91,11 @@ _INFINITE = {"\\infty": LARGEST, "+\\infty": LARGEST, "-\\infty": LEAST}
 
 
 @lru_cache(maxsize=16384)
-def read(text: str) -> Reading | None:
-    """Parse an answer in plain LaTeX as a number, words or a group of them. None: that needs a grammar of LaTeX."""
-    if not text or len(text) > MAX_LENGTH:
+def read(tokens: Tokens) -> Reading | None:
+    """Parse an answer as a number, words or a group of them, or else an expression. None: it is not understood."""
+    if not tokens or len(tokens) > MAX_LENGTH:
         return None
-    tokens = _with_last_comma(_without_start(tokens_in(text)))
+    tokens = _with_last_comma(_without_start(tokens))
     if "\\begin{cases}" in tokens:
         return _cases(tokens)
     if _JOINTS.isdisjoint(tokens):
@@ -105,15 +104,16 @@ def read(text: str) -> Reading | None:
     return several or _read(replaced(tokens, _OTHERS, ","))
 
 
-def read_in_the_kind_of(reference: Reading | None, text: str) -> Reading | None:
+def read_in_the_kind_of(reference: Reading | None, tokens: Tokens) -> Reading | None:
     """Read an answer as `read` does, or as one number where only a wanted number tells which of two readings is meant.
 
     `2 and 3/4` may be a mixed number, `12,34,567` one number, and `C(5,2)` a binomial.
     """
+    text = text_of(tokens)
     if isinstance(unnamed(reference), (Quantity, Expression)) and _COMBINATION.fullmatch(text):
-        return _expression(tokens_in(text))
-    if not isinstance(reference, (Quantity, Named)) or len(text) > MAX_LENGTH:
-        return read(text)
+        return _expression(tokens)
+    if not isinstance(reference, (Quantity, Named)):
+        return read(tokens)
     mixed = _MIXED.fullmatch(text)
     if mixed and int(mixed[2] or mixed[4]) < int(mixed[3] or mixed[5]):
         return _number(f"{mixed[1]} {mixed[2] or mixed[4]}/{mixed[3] or mixed[5]}")
@@ -121,7 +121,7 @@ def read_in_the_kind_of(reference: Reading | None, text: str) -> Reading | None:
         return _number(text.replace(",", ""))
     if _DECIMAL_COMMA.fullmatch(text):
         return _number(text.replace(",", "."))
-    return read(text)
+    return read(tokens)
 
 
 def _number(text: str) -> Quantity | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from brorl_graders.verifiers.math.equation import is_to_be_solved
+from brorl_graders.verifiers.math.lexer import tokens_of
 from brorl_graders.verifiers.math.notation import in_one_notation, without_roots_in_words
 from brorl_graders.verifiers.math.number_words import (
     SCALES,
@@ -21,7 +22,6 @@ from brorl_graders.verifiers.math.number_words import (
 from brorl_graders.verifiers.math.quantity import read_quantity
 from brorl_graders.verifiers.math.reading import is_plain, read
 from brorl_graders.verifiers.math.remarks import is_denied_at, is_denied_before, is_taken_back, without_remarks
-from brorl_graders.verifiers.math.tokens import tokens_in
 from brorl_graders.verifiers.math.units import read_unit
 from brorl_graders.verifiers.math.words import DATE_IN_TEXT
 
@@ -302,7 +302,7 @@ def _whole(text: str, run: re.Match[str], found: str) -> str:
                 return whole[0]
     first = _COUNT_BEFORE.search(text, start, run.start())
     both = f"{first[0].strip()} {found}" if first else found
-    return both if first and read_quantity(tokens_in(both)) is not None else found
+    return both if first and read_quantity(tokens_of(both)) is not None else found
 
 
 def _group(text: str, first: re.Match[str]) -> str:
@@ -319,7 +319,7 @@ def _group(text: str, first: re.Match[str]) -> str:
         place = formula.end()
         between = _BETWEEN.match(text, place)
         formula = _FORMULA.match(text, between.end()) if between else None
-    while len(contents) > 1 and is_to_be_solved(tokens_in(in_one_notation(contents[0]))):
+    while len(contents) > 1 and is_to_be_solved(in_one_notation(contents[0])):
         contents = contents[1:]
     joined = ", ".join(contents)
     return joined if len(contents) > 1 else joined + _unit_at(text, place)

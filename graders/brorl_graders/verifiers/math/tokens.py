@@ -1,49 +1,35 @@
-r"""Divide an answer in plain LaTeX into tokens, and tokens at the signs that stand outside all brackets.
+"""Divide the tokens of an answer at the signs that stand outside all brackets.
 
-A token is a number, a run of letters, a command, a text such as `\text{ cm}`, a space or one sign. So the word "or" is
-a token, and is none in "for" or `\text{or}`. The tokens of an answer are its text, in order.
+A token is a number, a run of letters, a command, a text such as `\\text{ cm}`, a space or one sign. So the word "or" is
+a token, and is none in "for" or `\\text{or}`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
-from functools import lru_cache
 
 Tokens = tuple[str, ...]
 
 MAX_DEPTH = 30  # levels of brackets
 SPACE = " "
-_THOUSANDS = r"[1-9]\d{0,2}(?:,\d{3})+(?![\d,])"  # of a number in a list whose other commas have spaces
-_TOKEN = re.compile(
-    rf"(?<![\d.,]){_THOUSANDS}(?=[^,;]*?(?:[,;] |;|and|or))|(?:(?<=[,;] )|(?<=and )|(?<=or )){_THOUSANDS}"
-    r"|\\text\{[^{}]*\}|\\(?:begin|end)\{[a-z]+\}(?:\{[lcr| ]*\})?|\\mathbb\{[A-Z]\}|\\[a-zA-Z]+|\\[^a-zA-Z0-9]"
-    r"|[a-zA-Z]+|\.\.\.|\d+(?:\.\d+)?|\.\d+|.",
-    re.DOTALL,
-)
 _OPENING = frozenset(("(", "[", "{", "\\{"))
 _CLOSING = frozenset((")", "]", "}", "\\}"))
 
 
-@lru_cache(maxsize=4096)
-def tokens_in(text: str) -> Tokens:
-    """Return the tokens of an answer in plain LaTeX."""
-    return tuple(_TOKEN.findall(text))
-
-
 def text_of(tokens: Tokens) -> str:
-    """Return the text that tokens were read from."""
+    """Return tokens as a text in plain LaTeX."""
     return "".join(tokens)
 
 
-def stripped(tokens: Tokens, signs: Collection[str] = (SPACE,)) -> Tokens:
-    """Return tokens without those signs at the start and end, which are spaces where none are named."""
-    if tokens and tokens[0] not in signs and tokens[-1] not in signs:
+def stripped(tokens: Tokens, signs: Collection[str] = (SPACE,), ending: Collection[str] = ()) -> Tokens:
+    """Return tokens without those signs at the start and end, or without the signs `ending` at the end."""
+    ending = ending or signs
+    if tokens and tokens[0] not in signs and tokens[-1] not in ending:
         return tokens
     start, end = 0, len(tokens)
     while start < end and tokens[start] in signs:
         start += 1
-    while end > start and tokens[end - 1] in signs:
+    while end > start and tokens[end - 1] in ending:
         end -= 1
     return tokens[start:end]
 
