@@ -36,13 +36,13 @@ from brorl_graders.verifiers.math.statement import first_mark, is_bare, is_prose
 from brorl_graders.verifiers.math.tokens import Tokens, text_of
 from brorl_graders.verifiers.math.votes import key_of as key_of
 
-# `lexer.py` and `notation.py` bring answers into one notation, `statement.py` finds an unmarked answer, and
-# `remarks.py` what is said of it. `reading.py` reads answers as one of the kinds in `kinds.py`. It uses `relation.py`
-# for inequalities, `assignment.py` for answers of several names, `words.py` and `number_words.py`, and `expression.py`,
-# the only parser of expressions. `equality.py` compares what was read, by `value.py`, `units.py` and, where these do
-# not decide, `library.py`, which asks SymPy. `equation.py` judges chains of equations, `qualifier.py` removes "for all
-# x", and `marks.py` compares names in capitals. Verdicts are cached, since most responses to a prompt end in one of few
-# answers.
+# `lexer.py` and `notation.py` give the tokens of an answer, `tokens.py` divides them, `statement.py` finds an unmarked
+# answer, and `remarks.py` what is said of it. `reading.py` reads answers as one of the kinds in `kinds.py`. It uses
+# `relation.py` for inequalities, `assignment.py` for answers of several names, `words.py` and `number_words.py`, and
+# `expression.py`, the only parser of expressions. `equality.py` compares what was read, by `value.py`, `units.py` and,
+# where these do not decide, `library.py`, which asks SymPy. `equation.py` judges chains of equations, `qualifier.py`
+# removes "for all x", and `marks.py` compares names in capitals. Verdicts are cached, since most responses to a prompt
+# end in one of few answers.
 
 TOLERANCE = "relative_tolerance"
 KEYS = (

@@ -46,7 +46,7 @@ _FACTORIAL = re.compile(r"^(\d+) factorial$")
 _GROUPED = re.compile(r"(?<![\w.])[1-9]\d{0,2}(?:(?:\.\d{3}){2,}|(?:'\d{3})+|(?:_\d{3})+)(?![\w.'])")
 _SEPARATOR = re.compile(r"[._']")
 _NUMBER = r"[1-9]\d{0,2}(?:,\d{3})+(?![\d,])"
-_THOUSANDS = re.compile(  # of a number in a list whose other commas have spaces
+_THOUSANDS_IN_A_LIST = re.compile(
     rf"(?<![\d.,]){_NUMBER}(?=[^,;]*?(?:[,;] |;|and|or))|(?:(?<=[,;] )|(?<=and )|(?<=or )){_NUMBER}"
 )
 _SPLIT_DECIMAL = re.compile(r"(?<=\d)\. (?=\d)")
@@ -190,7 +190,7 @@ _FORMS: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]],
     (" factorial", _FACTORIAL, r"\1!"),
     (" o", _OVER, r"\\frac{\1}{\2}"),
     (". ", _SPLIT_DECIMAL, ";"),
-    (",", _THOUSANDS, lambda found: found[0].replace(",", "")),
+    (",", _THOUSANDS_IN_A_LIST, lambda found: found[0].replace(",", "")),
     ("<", _ANGLED, r"(\1)"),
     ("U", _UNION_LETTER, r"\\cup"),
     ("^{T}", _ROW, _as_column),

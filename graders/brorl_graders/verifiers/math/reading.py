@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 from functools import lru_cache
+from itertools import chain
 
 from brorl_graders.verifiers.math.assignment import read_cases, read_tuple
 from brorl_graders.verifiers.math.expression import Unreadable, parse
@@ -130,7 +131,7 @@ def _number(text: str) -> Quantity | None:
 
 
 def _without_start(tokens: Tokens) -> Tokens:
-    """Drop "about" and the like before an answer, and write "negative" before a number as a sign."""
+    """Return an answer without "about" before it, and with a sign for "negative" before a number."""
     start = 0
     while start < len(tokens) and tokens[start] in _ABOUT:
         start += 1
@@ -159,7 +160,7 @@ def _solutions(tokens: Tokens) -> Reading | None:
     if len(cases) == 1 or any(case.count("=") < 2 for case in cases):
         cases = split_everywhere(tokens, (*_OR, ";"))
     parts = [_items(replaced(case, _OTHERS, ",")) or [] for case in cases]
-    if any(not part or any("=" not in item for item in part) for part in parts):
+    if not all(parts) or any("=" not in item for item in chain(*parts)):
         return None
     return read_cases(parts, _read, "or" in tokens) if len(parts) > 1 or len(parts[0]) > 1 else None
 
@@ -282,8 +283,9 @@ def _single(tokens: Tokens) -> Reading | None:
 def _expression(tokens: Tokens) -> Reading | None:
     """Read what only SymPy compares: an expression, a matrix or a relation. `\\pm` gives two of them."""
     if not {*_SIGNS}.isdisjoint(tokens):
-        upper, lower = ({"\\pm": one, "\\mp": other} for one, other in ("+-", "-+"))
-        plus, minus = (_read(tuple(signs.get(token, token) for token in tokens)) for signs in (upper, lower))
+        upper, lower = _SIGNS
+        plus = _read(replaced(replaced(tokens, (upper,), "+"), (lower,), "-"))
+        minus = _read(replaced(replaced(tokens, (upper,), "-"), (lower,), "+"))
         return Group("", (plus, minus)) if plus and minus else None
     plain, unit = _without_unit(tokens)
     try:

@@ -69,7 +69,10 @@ def split_everywhere(tokens: Tokens, signs: Collection[str]) -> list[Tokens]:
 
 def joined(parts: Collection[Tokens], sign: str) -> Tokens:
     """Return parts with a sign between them."""
-    return tuple(token for part in parts for token in (sign, *part))[1:]
+    found: list[str] = []
+    for part in parts:
+        found.extend((sign, *part))
+    return tuple(found[1:])
 
 
 def is_enclosed(tokens: Tokens) -> bool:
