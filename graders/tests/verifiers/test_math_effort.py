@@ -12,6 +12,7 @@ from brorl_graders.base.answer import boxed_answers
 from brorl_graders.verifiers.math import library
 from brorl_graders.verifiers.math.answer import MAX_TAIL, find_answer, is_equal, score
 from brorl_graders.verifiers.math.equality import USUAL, are_equal
+from brorl_graders.verifiers.math.notation import in_one_notation
 from brorl_graders.verifiers.math.reading import read
 
 LONG = [
@@ -56,7 +57,7 @@ def test_only_the_end_of_a_long_text_is_searched(piece: str) -> None:
 
 @pytest.mark.parametrize("given", SLOW)
 def test_what_the_library_would_not_finish_is_not_given_to_it(given: str) -> None:
-    assert not library.equal_by_library(given, given)
+    assert not library.equal_by_library(in_one_notation(given), in_one_notation(given))
     assert not is_equal("x+1", given)
 
 
@@ -72,8 +73,8 @@ def test_a_huge_number_in_a_matrix_is_not_written_out(entry: str) -> None:
 
 @pytest.mark.parametrize("group", ["(45,78]", "(2,3)", "[x+1,2x)"])
 def test_an_interval_or_a_tuple_is_told_from_an_expression_without_it(group: str) -> None:
-    interval = read(group)
-    expression = read("45x+\\frac{3}{7}")
+    interval = read(in_one_notation(group))
+    expression = read(in_one_notation("45x+\\frac{3}{7}"))
     assert interval is not None and expression is not None
     assert are_equal(interval, expression, USUAL) is False
     assert are_equal(expression, interval, USUAL) is False
@@ -81,7 +82,7 @@ def test_an_interval_or_a_tuple_is_told_from_an_expression_without_it(group: str
 
 def test_usual_answers_are_given_to_it() -> None:
     for text in ("x^{2^{8}}", "x^2y^2z^2", "\\frac{\\sqrt{1+\\sqrt{x}}}{(x+1)^{n-1}}", "2^{100}", "a_1+a_2+a_3"):
-        assert library.equal_by_library(text, text), text
+        assert library.equal_by_library(in_one_notation(text), in_one_notation(text)), text
 
 
 def _lines_run(work: Callable[[], object]) -> int:

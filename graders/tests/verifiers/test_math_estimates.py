@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from brorl_graders.verifiers.math.answer import score
 from brorl_graders.verifiers.math.estimate import steps_of_an_estimate
+from brorl_graders.verifiers.math.notation import in_one_notation
 
 
 @pytest.mark.parametrize(
@@ -25,7 +26,7 @@ from brorl_graders.verifiers.math.estimate import steps_of_an_estimate
     ],
 )
 def test_steps_of_an_estimate_are_the_last_one_and_those_that_are_close_to_it(text: str, steps: list[str]) -> None:
-    assert steps_of_an_estimate(text) == steps
+    assert steps_of_an_estimate(in_one_notation(text)) == [*map(in_one_notation, steps)]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 import sympy
 from brorl_graders.verifiers.math.answer import score
 from brorl_graders.verifiers.math.expression import Unreadable, parse
+from brorl_graders.verifiers.math.notation import in_one_notation
 
 ONE, TWO, THREE = Fraction(1), Fraction(2), Fraction(3)
 TREES = [
@@ -57,13 +58,13 @@ SENTENCES = [
 
 @pytest.mark.parametrize(("text", "tree"), TREES)
 def test_an_expression_has_a_tree(text: str, tree: object) -> None:
-    assert parse(text) == tree
+    assert parse(in_one_notation(text)) == tree
 
 
 @pytest.mark.parametrize("text", UNREADABLE)
 def test_what_is_not_understood_as_a_whole_has_no_tree(text: str) -> None:
     with pytest.raises(Unreadable):
-        parse(text)
+        parse(in_one_notation(text))
 
 
 @pytest.mark.parametrize(("answer", "given", "right"), CASES)

@@ -7,6 +7,7 @@ from fractions import Fraction
 import pytest
 from brorl_graders.verifiers.math.answer import score
 from brorl_graders.verifiers.math.notation import in_one_notation
+from brorl_graders.verifiers.math.tokens import text_of
 from brorl_graders.verifiers.math.value import read_number
 
 
@@ -40,14 +41,14 @@ from brorl_graders.verifiers.math.value import read_number
     ],
 )
 def test_a_number_is_read_exactly(text: str, value: Fraction) -> None:
-    number = read_number(in_one_notation(text))
+    number = read_number(text_of(in_one_notation(text)))
     assert number is not None
     assert number.value == value
 
 
 @pytest.mark.parametrize("text", ["", "1,00", "2 3", "5x", "1/0", "0/0", "10^{9999}", "1.2.3", "(3,4)", "\\frac{1}{x}"])
 def test_anything_else_is_no_plain_number(text: str) -> None:
-    assert read_number(in_one_notation(text)) is None
+    assert read_number(text_of(in_one_notation(text))) is None
 
 
 SAME = [

@@ -93,7 +93,7 @@ def test_nothing_that_the_library_holds_equal_is_told_apart() -> None:
     pairs = [(reference, text) for reference in REFERENCES for text in texts]
     apart = [(reference, text) for reference, text in pairs if not is_equal(reference, text)]
     assert len(apart) > 200
-    assert [pair for pair in apart if equal_by_library(pair[0], in_one_notation(pair[1]))] == []
+    assert [pair for pair in apart if equal_by_library(*map(in_one_notation, pair))] == []
 
 
 def test_different_values_are_told_apart_and_equal_ones_with_variables_left_to_the_library() -> None:

@@ -21,10 +21,11 @@ from functools import lru_cache
 from brorl_graders.base.answer import boxed_answers, extract_answer, without_thinking
 from brorl_graders.base.payload import ANSWER, Key, Payload, accepted_answers, check_answer, check_choices, is_number
 from brorl_graders.verifiers.math.equality import FORMS, PERCENT, UNITS, USUAL, MathRules, are_equal
-from brorl_graders.verifiers.math.equation import is_no_answer, is_to_be_solved, without_operation
+from brorl_graders.verifiers.math.equation import has_operation, is_no_answer, is_to_be_solved, without_operation
 from brorl_graders.verifiers.math.estimate import steps_of_an_estimate
 from brorl_graders.verifiers.math.finding import MAX_TAIL, PLACES, find_answer, in_boxes, place_of
 from brorl_graders.verifiers.math.kinds import Group, Quantity, Reading, Words, unnamed
+from brorl_graders.verifiers.math.lexer import tokens_of
 from brorl_graders.verifiers.math.library import equal_by_library
 from brorl_graders.verifiers.math.marks import have_one_name
 from brorl_graders.verifiers.math.notation import in_one_notation
@@ -32,15 +33,16 @@ from brorl_graders.verifiers.math.qualifier import with_argument_of, with_intege
 from brorl_graders.verifiers.math.reading import is_plain, read, read_in_the_kind_of
 from brorl_graders.verifiers.math.relation import is_inequality, is_solved
 from brorl_graders.verifiers.math.statement import first_mark, is_bare, is_prose, stated_answer
+from brorl_graders.verifiers.math.tokens import Tokens, text_of
 from brorl_graders.verifiers.math.votes import key_of as key_of
 
-# `lexer.py` and `notation.py` bring answers into one notation, `statement.py` finds an unmarked answer, and
-# `remarks.py` what is said of it. `reading.py` reads answers as one of the kinds in `kinds.py`. It uses `relation.py`
-# for inequalities, `assignment.py` for answers of several names, `words.py` and `number_words.py`, and `expression.py`,
-# the only parser of expressions. `equality.py` compares what was read, by `value.py`, `units.py` and, where these do
-# not decide, `library.py`, which asks SymPy. `equation.py` judges chains of equations, `qualifier.py` removes "for all
-# x", and `marks.py` compares names in capitals. Verdicts are cached, since most responses to a prompt end in one of few
-# answers.
+# `lexer.py` and `notation.py` give the tokens of an answer, `tokens.py` divides them, `statement.py` finds an unmarked
+# answer, and `remarks.py` what is said of it. `reading.py` reads answers as one of the kinds in `kinds.py`. It uses
+# `relation.py` for inequalities, `assignment.py` for answers of several names, `words.py` and `number_words.py`, and
+# `expression.py`, the only parser of expressions. `equality.py` compares what was read, by `value.py`, `units.py` and,
+# where these do not decide, `library.py`, which asks SymPy. `equation.py` judges chains of equations, `qualifier.py`
+# removes "for all x", and `marks.py` compares names in capitals. Verdicts are cached, since most responses to a prompt
+# end in one of few answers.
 
 TOLERANCE = "relative_tolerance"
 KEYS = (
@@ -68,9 +70,6 @@ _CHOICE = re.compile(r"(?:[Oo]ption |[Cc]hoice )?(?:\((?P<bracketed>[A-J])\)|(?P
 _OTHER_CHOICE = re.compile(r"\([A-J]\)|\b(?:or|and)\b")
 _LOOSE_SPACE = re.compile(r" (?![A-Za-z0-9])|(?<![A-Za-z0-9]) +(?!(?<=\d, )\d{3})")  # `1, 234` are two numbers
 _DECIMAL_AFTER = re.compile(r"(?<=[\d}]) \((?:=|\\approx)?(-?\d*\.\d+)\)$")  # `\frac{3}{8} (0.375)`
-_OPERATION = re.compile(
-    r"\\(?:sum|prod|i*nt|oint|lim)(?![A-Za-z])|\\frac\{(?:d|\\partial)[^{}]*\}\{(?:d|\\partial) ?[A-Za-z]\}"
-)
 
 
 def check(payload: Payload) -> Iterator[str]:
@@ -114,7 +113,7 @@ def _whole_text(response: str) -> str | None:
     if tagged != shown:
         return tagged
     # The mark is found faster than a text is read.
-    if first_mark(shown) >= 0 or not is_bare(in_one_notation(shown)):
+    if first_mark(shown) >= 0 or not is_bare(text_of(in_one_notation(shown))):
         return None
     return shown if is_plain(read(in_one_notation(shown))) else None
 
@@ -131,9 +130,9 @@ def answer(payload: Payload, response: str) -> str | None:
 
 def load() -> None:
     """Import SymPy with all that it imports later, and fill its tables (1 s)."""
-    equal_by_library("x^2+118x+2185", "(x+23)(x+96)")
-    equal_by_library("\\sqrt{8}+\\frac{1}{3}", "3.1")
-    equal_by_library("\\sin^2 x", "1-\\cos^2 x")
+    equal_by_library(in_one_notation("x^2+118x+2185"), in_one_notation("(x+23)(x+96)"))
+    equal_by_library(in_one_notation("\\sqrt{8}+\\frac{1}{3}"), in_one_notation("3.1"))
+    equal_by_library(in_one_notation("\\sin^2 x"), in_one_notation("1-\\cos^2 x"))
 
 
 def is_equal(reference: str, given: str, rules: MathRules = USUAL) -> bool:
@@ -149,8 +148,8 @@ def is_equal(reference: str, given: str, rules: MathRules = USUAL) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _in_reference(reference: str) -> str:
-    """Return the answer in a reference, in plain LaTeX as `in_one_notation` writes it.
+def _in_reference(reference: str) -> Tokens:
+    """Return the tokens of the answer in a reference.
 
     The reference may be the answer alone, or a text that states it.
     """
@@ -163,18 +162,18 @@ def _in_reference(reference: str) -> str:
 
 
 @lru_cache(maxsize=65536)
-def _is_equal(reference: str, given: str, rules: MathRules) -> bool:
-    """Return whether two answers in plain LaTeX are equal, as `rules` compare them. The result is cached."""
-    if _letters(reference) == _letters(given):
+def _is_equal(reference: Tokens, given: Tokens, rules: MathRules) -> bool:
+    """Return whether two answers are equal, as `rules` compare them. The result is cached."""
+    if reference == given or _letters(reference) == _letters(given):
         return bool(given)
-    if not _OPERATION.search(reference):
+    if not has_operation(reference):
         given = without_operation(given)
-        if rules.form == FORMS[0] and _OPERATION.search(given):
+        if rules.form == FORMS[0] and has_operation(given):
             return False
     given = with_integer_of(reference, given)
     reference = without_qualifier(reference)
     given = with_argument_of(reference, without_qualifier(given))
-    estimate = _DECIMAL_AFTER.sub(r" \\approx \1", given)
+    estimate = _with_estimate(given)
     if "\\approx" in estimate[1:] and "\\approx" not in reference:
         steps = steps_of_an_estimate(estimate)
         if steps or estimate == given:
@@ -182,16 +181,23 @@ def _is_equal(reference: str, given: str, rules: MathRules) -> bool:
     return _verdict(reference, given, rules)
 
 
-def _verdict(reference: str, given: str, rules: MathRules) -> bool:
+def _with_estimate(given: Tokens) -> Tokens:
+    """Return `\\frac{3}{8} (0.375)` as `\\frac{3}{8} \\approx 0.375`."""
+    text = text_of(given) if given[-1:] == (")",) else ""
+    found = _DECIMAL_AFTER.search(text)
+    return tokens_of(f"{text[: found.start()]} \\approx {found[1]}") if found else given
+
+
+def _verdict(reference: Tokens, given: Tokens, rules: MathRules) -> bool:
     """Compare two answers as they are read."""
-    is_same = have_one_name(reference, given)
+    is_same = have_one_name(text_of(reference), text_of(given))
     if is_same is not None:
         return is_same
     wanted = read(reference)
     is_value = _is_value(wanted)
     if "=" in given and (is_no_answer(given) or (is_value and is_to_be_solved(given))):
         return False
-    found = _chosen(reference, given) or read_in_the_kind_of(wanted, given)
+    found = _chosen(text_of(reference), text_of(given)) or read_in_the_kind_of(wanted, given)
     if wanted is None or found is None:
         return False
     is_question = not is_solved(given) and (not is_inequality(reference) or is_solved(reference))
@@ -214,10 +220,11 @@ def _is_value(reading: Reading | None) -> bool:
     return isinstance(plain, Quantity) and not plain.value.has_variables
 
 
-def _letters(text: str) -> str:
+def _letters(tokens: Tokens) -> str:
     """Return the characters of an answer for a comparison letter by letter.
 
     Spaces are kept only between letters and digits.
     """
+    text = text_of(tokens)
     plain = _TEXT.sub(r" \1 ", text) if "\\text" in text else text
     return _LOOSE_SPACE.sub("", " ".join(plain.split()))

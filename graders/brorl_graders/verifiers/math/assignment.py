@@ -8,14 +8,14 @@ from itertools import chain
 
 from brorl_graders.verifiers.math.expression import VARIABLE
 from brorl_graders.verifiers.math.kinds import Group, Named, Reading
+from brorl_graders.verifiers.math.tokens import Tokens, split, stripped, text_of
 
-ReadOne = Callable[[str], Reading | None]
-_NAME = rf" ?{VARIABLE}(?:_\{{\w\}})?"
-_TUPLES = re.compile(rf"\(({_NAME}(?:,{_NAME})+)\)=(?=\()")
+ReadOne = Callable[[Tokens], Reading | None]
+_NAME = re.compile(rf"{VARIABLE}(?:_\{{\w\}})?")
 _INDEX = re.compile(r"_.*")
 
 
-def read_cases(parts: list[list[str]], read_one: ReadOne, is_one_or_other: bool) -> Reading | None:
+def read_cases(parts: list[list[Tokens]], read_one: ReadOne, is_one_or_other: bool) -> Reading | None:
     """Read solutions of several names as a list of tuples, or one solution as a tuple with the names.
 
     `parts` has the equations of each solution. `is_one_or_other`: the word "or" stands between them. None: they are no
@@ -42,18 +42,17 @@ def _in_order(values: dict[str, Reading]) -> Group:
     return Group("()", tuple(values[name] for name in sorted(values)))
 
 
-def read_tuple(text: str, read_one: ReadOne) -> Named | Group | None:
+def read_tuple(tokens: Tokens, read_one: ReadOne) -> Named | Group | None:
     """Read `(a, b) = (2, 5)` as a tuple with names, and `(a, b) = (2, 5), (5, 2)` as a list of tuples."""
-    found = _TUPLES.match(text)
-    group = read_one(text[found.end() :]) if found else None
-    if found is None or not isinstance(group, Group):
+    place = tokens.index("=")
+    names = [text_of(name) for name in split(tokens[1 : place - 1], ",") or ()]
+    is_tuple = tokens[place - 1] == ")" and len(names) > 1 and all(map(_NAME.fullmatch, names))
+    group = read_one(tokens[place + 1 :]) if is_tuple else None
+    if not isinstance(group, Group):
         return None
     if not group.brackets and all(isinstance(item, Group) and item.brackets == "()" for item in group.items):
         return group
-    if group.brackets != "()":
-        return None
-    names = [name.strip() for name in found[1].split(",")]
-    return Named(",".join(names), group) if len(names) == len(group.items) else None
+    return Named(",".join(names), group) if group.brackets == "()" and len(names) == len(group.items) else None
 
 
 def in_the_order_of(names: str, given: Named) -> Group | None:
@@ -66,14 +65,14 @@ def in_the_order_of(names: str, given: Named) -> Group | None:
     return Group("()", tuple(by_name[name] for name in wanted))
 
 
-def _assigned(equations: list[str], read_one: ReadOne) -> dict[str, Reading] | None:
+def _assigned(equations: list[Tokens], read_one: ReadOne) -> dict[str, Reading] | None:
     """Return the value of each name, in the order of the text. None: a text is no such equation, or a name repeats.
 
     Names that differ in an index, such as `x_1` and `x_2`, may be the roots of one equation, in any order.
     """
     values: dict[str, Reading] = {}
     for equation in equations:
-        named = read_one(equation.strip(" ()"))
+        named = read_one(stripped(equation, "() "))
         if not isinstance(named, Named) or named.name in values or "," in named.name:
             return None
         values[named.name] = named.reading

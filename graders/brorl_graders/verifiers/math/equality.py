@@ -20,8 +20,10 @@ from brorl_graders.verifiers.math.kinds import (
     Written,
     unnamed,
 )
+from brorl_graders.verifiers.math.lexer import tokens_of
 from brorl_graders.verifiers.math.library import equal_by_library
 from brorl_graders.verifiers.math.sets import LARGEST
+from brorl_graders.verifiers.math.tokens import Tokens, joined
 from brorl_graders.verifiers.math.units import are_alike
 from brorl_graders.verifiers.math.value import Value, compare, scaled
 from brorl_graders.verifiers.math.words import ENDLESS
@@ -69,21 +71,23 @@ def _expressions(reference: Reading, given: Reading, rules: MathRules) -> bool:
     """Compare two answers of which at least one is an expression that only SymPy compares."""
     if not _have_like_units(reference, given, rules):
         return False
-    texts = (_text_of(reference), _text_of(given))
-    return all(texts) and equal_by_library(*texts)
+    one, other = _tokens_of(reference), _tokens_of(given)
+    return bool(one) and bool(other) and equal_by_library(one, other)
 
 
-def _text_of(reading: Reading) -> str:
-    """Return an answer as an expression in plain LaTeX, or "" if it is none."""
+def _tokens_of(reading: Reading) -> Tokens:
+    """Return an answer as the tokens of an expression, or () if it is none."""
     if isinstance(reading, Named):
-        inner = _text_of(reading.reading)
-        return f"{reading.name}={inner}" if inner else ""
+        inner = _tokens_of(reading.reading)
+        return (*tokens_of(reading.name), "=", *inner) if inner else ()
     if isinstance(reading, Group) and reading.brackets == "|":
-        rows = "\\\\".join(map(_text_of, reading.items))
-        return f"\\begin{{pmatrix}}{rows}\\end{{pmatrix}}"
+        rows = joined([*map(_tokens_of, reading.items)], "\\\\")
+        return ("\\begin{pmatrix}", *rows, "\\end{pmatrix}")
     if isinstance(reading, Quantity):
-        return "" if reading.is_percent else reading.value.text
-    return reading.text if isinstance(reading, (Expression, Words)) else ""
+        return () if reading.is_percent else tokens_of(reading.value.text)
+    if isinstance(reading, Words):
+        return tokens_of(reading.text)
+    return reading.tokens if isinstance(reading, Expression) else ()
 
 
 def _named(reference: Reading, given: Reading, rules: MathRules) -> bool:
@@ -169,7 +173,7 @@ def _quantities(reference: Reading, given: Reading, rules: MathRules) -> bool:
     verdict = compare(one, other, rules.relative_tolerance)
     if verdict is not None or not (one.text and other.text):
         return verdict is True
-    return equal_by_library(one.text, other.text)
+    return equal_by_library(tokens_of(one.text), tokens_of(other.text))
 
 
 def _have_like_units(reference: Reading, given: Reading, rules: MathRules) -> bool:

@@ -11,26 +11,25 @@ from itertools import pairwise
 
 from brorl_graders.verifiers.math.number_words import changes_a_number
 from brorl_graders.verifiers.math.relation import NAME, split_at_joints
+from brorl_graders.verifiers.math.tokens import SPACE, Tokens, split, split_everywhere, text_of
 from brorl_graders.verifiers.math.value import Value, compare, read_value
 
 ROUNDED = 0.01  # largest relative difference of two steps of which one is a decimal
-_EQUALS = re.compile(r"(?<![<>!:])=")
 _NO_LETTER = re.compile(r"\\text\{[^{}]*\}|\\[A-Za-z]+|_\{[^{}]*\}|(?<=[A-Za-z]) ?\([^()]*\)")
 _THEN_A_NAME = re.compile(r"^\W*\d.*(?:[A-Za-z]{2,}\}?|\}) ?[A-Za-z]$")  # such as `3\text{so}y`
-_AFTER_OPERATION = re.compile(r"^\\(?:sum|prod|i*nt|oint|lim)(?![A-Za-z])(?:\{[^{}]*\}|[^{}])*=")
+_OPERATIONS = frozenset(f"\\{name}" for name in ("sum", "prod", "int", "iint", "iiint", "oint", "lim"))
+_DERIVATIVE = re.compile(r"\\frac\{(?:d|\\partial)[^{}]*\}\{(?:d|\\partial) ?[A-Za-z]\}")
 _PRODUCT = re.compile(r"(?<![A-Za-z])[a-z]{2}(?![A-Za-z])")
-_OPERATOR = re.compile(r"[-+*/^√∛]|\\(?:frac|cdot|times|pm)(?![A-Za-z])|(?<![A-Za-z])(?:sqrt|cbrt)(?![A-Za-z])")
-_COMMAND = re.compile(r"\\[A-Za-z]+")
-_DECIMAL = re.compile(r"\.\d")
+_OPERATORS = frozenset(("-", "+", "*", "/", "^", "√", "∛", "\\frac", "\\cdot", "\\times", "\\pm", "sqrt", "cbrt"))
 
 
-def is_no_answer(text: str) -> bool:
-    """Return whether one of the equations in a text is false, or words other than "and" and "or" join two of them."""
-    return any(map(_is_false_or_joined, split_at_joints(text)))
+def is_no_answer(tokens: Tokens) -> bool:
+    """Return whether one of several equations is false, or words other than "and" and "or" join two of them."""
+    return any(map(_is_false_or_joined, split_at_joints(tokens)))
 
 
-def _is_false_or_joined(text: str) -> bool:
-    steps = [step.strip() for step in _EQUALS.split(text)]
+def _is_false_or_joined(tokens: Tokens) -> bool:
+    steps = split_everywhere(tokens, "=")
     if len(steps) < 2:
         return False
     if len(steps) > 2 and any(map(_has_words, steps[1:-1])):
@@ -40,28 +39,39 @@ def _is_false_or_joined(text: str) -> bool:
         value = read_value(step)
         if value is not None and not value.has_variables:
             values.append(value)
-    tolerance = ROUNDED if _DECIMAL.search(text) else 0.0
+    tolerance = ROUNDED if any("." in token and token[-1].isdecimal() for token in tokens) else 0.0
     return any(differ(one, other, tolerance) for one, other in pairwise(values))
 
 
-def _has_words(step: str) -> bool:
+def _has_words(step: Tokens) -> bool:
     """Return whether words in the middle of a chain of equations begin another statement."""
-    return changes_a_number(_COMMAND.sub(" ", step)) or _THEN_A_NAME.match(step) is not None
+    plain = (SPACE if token[0] == "\\" and token[1:].isalpha() else token for token in step)
+    return changes_a_number("".join(plain)) or _THEN_A_NAME.match(text_of(step)) is not None
 
 
-def without_operation(text: str) -> str:
-    """Remove a sum, integral, limit or similar operation up to the equals sign before its value."""
-    return _AFTER_OPERATION.sub("", text)
+def has_operation(tokens: Tokens) -> bool:
+    """Return whether an answer has a sum, product, integral, limit or derivative that is left to do."""
+    if not _OPERATIONS.isdisjoint(tokens):
+        return True
+    return "\\frac" in tokens and _DERIVATIVE.search(text_of(tokens)) is not None
 
 
-def is_to_be_solved(text: str) -> bool:
+def without_operation(tokens: Tokens) -> Tokens:
+    """Return the value after the last equals sign behind a sum, integral, limit or similar operation."""
+    is_operation = tokens[:1] and tokens[0] in _OPERATIONS
+    sides = split(tokens, "=") if is_operation else None
+    return sides[-1] if sides else tokens
+
+
+def is_to_be_solved(tokens: Tokens) -> bool:
     """Return whether the left side of an equation is a question, such as `3x = 12` or `a+b = 12`, and no name."""
-    left, *others = _EQUALS.split(text)
-    if not others or NAME.match(f"{left.strip()}=0"):
+    left, *others = split_everywhere(tokens, "=")
+    text = text_of(left)
+    if not others or NAME.fullmatch(text):
         return False
-    plain = _NO_LETTER.sub(" ", left)
+    plain = _NO_LETTER.sub(" ", text)
     has_letter = any(map(str.isalpha, plain))
-    is_expression = _OPERATOR.search(left) is not None or _PRODUCT.search(plain) is not None
+    is_expression = not _OPERATORS.isdisjoint(left) or _PRODUCT.search(plain) is not None
     return has_letter and (is_expression or any(map(str.isdigit, plain)))
 
 

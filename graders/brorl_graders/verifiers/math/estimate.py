@@ -6,7 +6,6 @@ Only steps that are known to be close to the last one count. Two answers with su
 from __future__ import annotations
 
 import math
-import re
 from fractions import Fraction
 from itertools import pairwise
 
@@ -15,20 +14,21 @@ from brorl_graders.verifiers.math.equation import ROUNDED, differ
 from brorl_graders.verifiers.math.kinds import Expression, Quantity, Reading, unnamed
 from brorl_graders.verifiers.math.library import number_by_library
 from brorl_graders.verifiers.math.reading import read
+from brorl_graders.verifiers.math.tokens import Tokens, split_everywhere
 from brorl_graders.verifiers.math.units import DEGREE
 from brorl_graders.verifiers.math.value import Value, scaled
 
-_SIGN = re.compile(r"\\approx(?![A-Za-z])")
+_INVERSE = frozenset(("\\arcsin", "\\arccos", "\\arctan"))
 _DEGREES_OF_A_RADIAN = Fraction(180 / math.pi)
 _CLOSE = MathRules(relative_tolerance=ROUNDED, form=FORMS[1])
 
 
-def steps_of_an_estimate(text: str) -> list[str]:
-    """Return the last part of a text between signs of approximate equality, and those before that are close to it.
+def steps_of_an_estimate(tokens: Tokens) -> list[Tokens]:
+    """Return the last part of an answer between signs of approximate equality, and those before that are close to it.
 
     Returns none if two numbers are far apart.
     """
-    steps = [step.strip() for step in _SIGN.split(text) if step.strip()]
+    steps = [step for step in split_everywhere(tokens, ("\\approx",)) if step]
     kept = steps[-1:]
     for one, other in reversed([*pairwise(steps)]):
         is_close = _are_close(one, other)
@@ -40,7 +40,7 @@ def steps_of_an_estimate(text: str) -> list[str]:
     return kept
 
 
-def _are_close(one: str, other: str) -> bool | None:
+def _are_close(one: Tokens, other: Tokens) -> bool | None:
     """Return whether two steps are nearly equal. None: they are no numbers."""
     reading, rounded = read(one), read(other)
     if reading is None or rounded is None:
@@ -52,7 +52,7 @@ def _are_close(one: str, other: str) -> bool | None:
         return None
     unit, other_unit = (getattr(step, "unit", None) for step in (reading, rounded))
     # An inverse function gives radians, and its estimate is often in degrees, with a sign or without.
-    if unit is None and (other_unit == DEGREE or "\\arc" in one):
+    if unit is None and (other_unit == DEGREE or not _INVERSE.isdisjoint(one)):
         return not all(differ(value, decimal, ROUNDED) for value in (number, scaled(number, _DEGREES_OF_A_RADIAN)))
     is_same_unit = None in (unit, other_unit) or unit == other_unit
     return is_same_unit and not differ(number, decimal, ROUNDED)
@@ -62,5 +62,5 @@ def _number(reading: Reading) -> Value | None:
     """Return the value of an answer that is one number."""
     plain = unnamed(reading)
     if isinstance(plain, Expression):
-        return number_by_library(plain.text)
+        return number_by_library(plain.tokens)
     return plain.value if isinstance(plain, Quantity) and not plain.value.has_variables else None

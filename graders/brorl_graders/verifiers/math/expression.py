@@ -7,13 +7,14 @@ text reaches another parser.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 
+from brorl_graders.verifiers.math.tokens import SPACE, Tokens
+
 Tree = Fraction | str | tuple["Tree", ...]
 
-MAX_LENGTH = 500  # characters
+MAX_LENGTH = 500  # tokens
 MAX_DEPTH = 16  # levels of brackets
 MAX_LETTERS = 4  # letters that stand together and may be a product; more are a word
 
@@ -35,9 +36,6 @@ CALLED_WORDS = ("abs", "floor", "ceil")  # functions before brackets, and words 
 _PLAIN = (*FUNCTIONS, *ROOTS, *["pi", "theta", "alpha", "beta", "gamma", "delta", "lambda", "phi", "omega"])
 NAME_IN_TEXT = rf"(?<![\\A-Za-z])(?:{'|'.join(_PLAIN)})(?![A-Za-z])"  # a function or letter without a backslash
 VARIABLE = rf"(?:(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])|\\(?:{'|'.join(_LETTERS.split())})(?![A-Za-z]))"
-_TOKEN = re.compile(
-    r"\\(?:begin|end)\{[a-z]+\}(?:\{[lcr| ]*\})?|\\\\|\\[a-zA-Z]+|[a-zA-Z]+|\d+(?:\.(?![.(a-zA-Z])\d*)?|\.\d+|\S"
-)
 _NAMED = {name: f"\\{name}" for name in (*_PLAIN, *CALLED_WORDS)} | {"√": "\\sqrt", "∛": "\\cbrt"}
 _DECORATED = frozenset(("overline", "overrightarrow", "angle", "triangle", "mathcal", "mathbb", "mathfrak", "vec"))
 _CALLED = frozenset("fghFGH")
@@ -52,26 +50,33 @@ class Unreadable(ValueError):
     """A text is no mathematical expression, or none that has a value."""
 
 
-def parse(text: str, is_wide: bool = False, is_strict: bool = False) -> Tree:
+def parse(tokens: Tokens, is_wide: bool = False, is_strict: bool = False) -> Tree:
     """Return the tree of an answer in plain LaTeX. Raises Unreadable.
 
     `is_wide`: a quotient ends where a factor without a sign begins, so that `1/2x` is half of x and not `1/(2x)`.
     `is_strict`: what may mean something else, such as `1/2x`, `xy`, `x^23` and `2\\frac{1}{2}`, is not read.
     """
-    if len(text) > MAX_LENGTH:
+    if len(tokens) > MAX_LENGTH:
         raise Unreadable
-    parser = _Parser(text, is_wide, is_strict)
+    parser = _Parser(tokens, is_wide, is_strict)
     tree = parser.sum() if is_strict else parser.relation()
     parser.expect("")
     return tree
 
 
-def _tokens(text: str) -> Iterator[str]:
-    for token in _TOKEN.findall(text):
+def is_variable(token: str) -> bool:
+    """Return whether a token is one letter or the command of a Greek one, as in `x` and `\\alpha`."""
+    return token[1:] in _NAMES if token[0] == "\\" else len(token) == 1 and token.isascii() and token.isalpha()
+
+
+def _factors(tokens: Tokens) -> Iterator[str]:
+    """Yield the tokens of an expression, in which a run of letters is a name or a product, and no space counts."""
+    for token in tokens:
         if token in _NAMED:
             yield _NAMED[token]
         elif not token.isalpha():
-            yield token.partition("}{")[0] + "}" if "}{" in token else token
+            if token != SPACE:
+                yield token.partition("}{")[0] + "}" if "}{" in token else token
         elif len(token) > MAX_LETTERS or not token.isascii():
             raise Unreadable
         else:
@@ -81,8 +86,8 @@ def _tokens(text: str) -> Iterator[str]:
 class _Parser:
     """Reads tokens by recursive descent. Its methods return trees, and raise Unreadable."""
 
-    def __init__(self, text: str, is_wide: bool, is_strict: bool) -> None:
-        self.tokens = [*_tokens(text), ""]  # "" marks the end
+    def __init__(self, tokens: Tokens, is_wide: bool, is_strict: bool) -> None:
+        self.tokens = [*_factors(tokens), ""]  # "" marks the end
         self.place = 0
         self.depth = 0
         self.is_wide = is_wide
@@ -239,8 +244,8 @@ class _Parser:
 
     def primary(self) -> Tree:
         token = self.take()
-        if token[:1].isdigit() or token[1:].isdecimal():
-            return self.repeating(token) if "." in token and self.next == "\\overline" else Fraction(token.rstrip("."))
+        if token.lstrip(".")[:1].isdecimal():
+            return self.number(token.replace(",", ""))
         if token.isalpha():
             return self.name(token)
         if token in _BRACKETS:
@@ -258,16 +263,25 @@ class _Parser:
             return (kind, self.within(token, closing))
         return self.command(token)
 
-    def repeating(self, start: str) -> Tree:
-        """Read the period of a repeating decimal behind its other digits, as in `0.1\\overline{6}`."""
+    def number(self, digits: str) -> Fraction:
+        """Read a number, or the period of a repeating decimal behind its other digits, as in `0.1\\overline{6}`."""
+        is_decimal = "." in digits or self.skips(".")
+        if self.next != "\\overline" or not is_decimal:
+            if (
+                is_decimal
+                and "." not in digits
+                and (self.next == "(" or self.next[:1].isalnum() or self.next[:1] == ".")
+            ):
+                raise Unreadable
+            return Fraction(digits)
         self.take()
         self.expect("{")
         period = self.take()
         self.expect("}")
         if not period.isdecimal():
             raise Unreadable
-        unit = Fraction(1, 10 ** len(start.partition(".")[2]))
-        return Fraction(start.rstrip(".")) + unit * Fraction(int(period), 10 ** len(period) - 1)
+        unit = Fraction(1, 10 ** len(digits.partition(".")[2]))
+        return Fraction(digits) + unit * Fraction(int(period), 10 ** len(period) - 1)
 
     def name(self, name: str) -> Tree:
         """Read a name with its index and primes, such as `a_{n+1}` and `f''`, or a call of f, g or h."""
@@ -302,7 +316,7 @@ class _Parser:
         name = token[1:]
         if token in ("\\pi", "\\infty"):
             return token
-        if name in _NAMES:
+        if name in _NAMES or name.startswith("mathbb{"):
             return self.name(token)
         if name in _DECORATED:
             return self.name(f"{token} {self.argument()}")

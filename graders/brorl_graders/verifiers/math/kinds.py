@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from brorl_graders.verifiers.math.tokens import Tokens
 from brorl_graders.verifiers.math.units import Unit
 from brorl_graders.verifiers.math.value import Value
 
@@ -19,7 +20,7 @@ class Quantity(NamedTuple):
 class Expression(NamedTuple):
     """An expression, matrix or relation that only SymPy compares, with a unit if it has one."""
 
-    text: str
+    tokens: Tokens
     unit: Unit | None = None
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from brorl_graders.verifiers.math.tokens import Tokens
+
 _SPELLINGS = r"""
 - − – ‐ ‑ ﹣ －
 + ＋
@@ -83,7 +85,8 @@ _NUM_ARGUMENTS = {"\\frac": 2, "\\binom": 2} | dict.fromkeys(_WITH_ONE_ARGUMENT.
 _PIECE = re.compile(
     r"\\(?:text(?:bf|it|rm|normal|tt)?|mbox|math(?:rm|bin|rel)|operatorname)\s*\{(?:[^{}]|\{[^{}]*\})*\}"
     r"|\{ ?\\(?:rm|bf|it|sf)(?![A-Za-z])[^{}]*\}|\\(?:SI|qty) ?\{[^{}]*\} ?\{[^{}]*\}"
-    r"|\\(?:left|right|[bB]igg?[lrm]?)(?![A-Za-z])\s*\.?|\\(?:begin|end) ?\{ ?[a-z]+ ?\}"
+    r"|\\(?:left|right|[bB]igg?[lrm]?)(?![A-Za-z])\s*\.?|\\mathbb\s*(?:\{\s*[A-Z]\s*\}|[A-Z](?![A-Za-z]))"
+    r"|\\(?:begin|end) ?\{ ?[a-z]+ ?\}(?: ?\{[lcr| ]*\})?"
     r"|\\\\ ?\[[\d.]+ ?(?:pt|em|ex|mm|cm)\]|\\!\s*|\\q?quad|\\[A-Za-z]+|\\."
     r"|[A-Za-z]+|\d+|(?<=\d)\{\s*[,.:]\s*\}|[⁰¹²³⁴-⁹⁺⁻]+|[₀-₉]+|<=|>=|\+/-|\s+!=|\*\*|``|\.\.\.|\s+|.",
     re.DOTALL,
@@ -99,7 +102,7 @@ _UPRIGHT_FUNCTION = re.compile(r"arc(?:sin|cos|tan)|sin|cos|tan|cot|sec|csc|ln|l
 _OPENING = frozenset("+-*/^_=<>|([{&:")  # no space after these means anything
 
 
-def tokens_of(text: str) -> list[str]:
+def tokens_of(text: str) -> Tokens:
     """Return the tokens of an answer in plain LaTeX."""
     pieces: list[str] = []
     for piece in _PIECE.findall(text if text.isascii() else unicodedata.normalize("NFC", text)):
@@ -107,7 +110,7 @@ def tokens_of(text: str) -> list[str]:
         if known is None:
             known = (piece,) if piece.isascii() and piece.isalnum() else _spelled(piece)
         pieces.extend(known)
-    return _Lexer(pieces).tokens
+    return tuple(_Lexer(pieces).tokens)
 
 
 def _spelled(piece: str) -> tuple[str, ...]:
@@ -115,7 +118,7 @@ def _spelled(piece: str) -> tuple[str, ...]:
     if piece.isspace():
         return (" ",)
     if piece[0] in _RAISED + _LOWERED:
-        return ("^" if piece[0] in _RAISED else "_", "{", piece.translate(_DIGITS), "}")
+        return ("^" if piece[0] in _RAISED else "_", "{", *_PIECE.findall(piece.translate(_DIGITS)), "}")
     if piece.endswith("!="):
         return ("\\ne",)
     if piece[0] == "{" and len(piece) > 1:
@@ -129,10 +132,12 @@ def _command(piece: str) -> tuple[str, ...]:
     name, _, inside = piece[1:].partition("{")
     name = name.strip()
     if name in ("begin", "end"):
-        return (f"\\{name}{{{inside.strip(' }')}}}",)
+        return (f"\\{name}{{{inside.partition('}')[0].strip()}}}",)
+    if name.startswith("mathbb") and piece != "\\mathbb":
+        return (f"\\mathbb{{{piece.strip(' }')[-1]}}}",)
     if name in ("SI", "qty"):
         number, _, unit = inside[:-1].partition("}")
-        return (*tokens_of(number), _text(unit.strip(" {").replace("\\per", "/").replace("\\", "")))
+        return (*tokens_of(number), *_text(unit.strip(" {").replace("\\per", "/").replace("\\", "")))
     if inside:
         return _in_text(name, inside[:-1])
     return ("\\\\",) if piece.startswith("\\\\") else (piece,)
@@ -145,13 +150,12 @@ def _in_text(name: str, inside: str) -> tuple[str, ...]:
         return (" ", *_PIECE.findall(plain), " ")
     if name in ("mathrm", "operatorname") and _UPRIGHT_FUNCTION.fullmatch(plain):
         return (f"\\{plain}",)
-    words = _text(plain)
-    return (words,) if words else ()
+    return _text(plain)
 
 
-def _text(inside: str) -> str:
+def _text(inside: str) -> Tokens:
     words = "".join(tokens_of(inside)).replace("{", "").replace("}", "")
-    return f"\\text{{{words}}}" if words else ""
+    return (f"\\text{{{words}}}",) if words else ()
 
 
 class _Lexer:
@@ -193,6 +197,10 @@ class _Lexer:
                 self.tokens.append(" ")
         elif self.is_spaced and last and last[-1] not in _OPENING and (token[0].isalnum() or token in '(["“'):
             self.tokens.append(" ")
+        elif token[0].isdecimal() and (last == "." or last.isdecimal()):
+            self.tokens.pop()
+            before = self.tokens.pop() if last == "." and self.tokens and self.tokens[-1].isdecimal() else ""
+            token = before + last + token
         self.is_spaced = False
         self.tokens.append(token)
 

@@ -17,6 +17,7 @@ from operator import add
 from typing import Any, NamedTuple
 
 from brorl_graders.verifiers.math.expression import FUNCTIONS, Tree, Unreadable, parse
+from brorl_graders.verifiers.math.tokens import Tokens, text_of
 from brorl_graders.verifiers.math.value import Value, compare, read_number
 
 MAX_OPERATIONS = 60  # operations in an expression that is expanded
@@ -43,8 +44,8 @@ class Relation(NamedTuple):
     sides: tuple[Any, ...]
 
 
-def equal_by_library(reference: str, given: str) -> bool:
-    """Return whether two answers in plain LaTeX, as `in_one_notation` writes it, are equal as expressions.
+def equal_by_library(reference: Tokens, given: Tokens) -> bool:
+    """Return whether two answers are equal as expressions.
 
     Relations and matrices are compared too. Answers that cannot be read equal nothing.
     """
@@ -55,26 +56,26 @@ def equal_by_library(reference: str, given: str) -> bool:
         return False
 
 
-def number_by_library(text: str) -> Value | None:
+def number_by_library(tokens: Tokens) -> Value | None:
     """Return the value of an expression without symbols, or None where it has none, or several."""
     try:
-        numbers = _numbers(text)
+        numbers = _numbers(tokens)
         return Value(_exact(numbers[0])) if len(numbers) == 1 else None
     except (RecursionError, *VALUELESS):
         return None
 
 
-def _is_rounded(decimal: str, text: str) -> bool:
+def _is_rounded(decimal: Tokens, tokens: Tokens) -> bool:
     """Return whether a decimal is the rounded value of an expression without symbols."""
-    number = read_number(decimal)
+    number = read_number(text_of(decimal))
     if number is None or not number.last_place:
         return False
-    return any(compare(number, Value(_exact(item))) for item in _numbers(text))
+    return any(compare(number, Value(_exact(item))) for item in _numbers(tokens))
 
 
-def _numbers(text: str) -> list[Any]:
+def _numbers(tokens: Tokens) -> list[Any]:
     """Return the numbers of SymPy that an expression without symbols may mean."""
-    return [item for item in _parsed(text) if getattr(item, "is_number", False) and not _has_matrix([item])]
+    return [item for item in _parsed(tokens) if getattr(item, "is_number", False) and not _has_matrix([item])]
 
 
 def _exact(number: Any) -> Fraction | complex:
@@ -82,12 +83,12 @@ def _exact(number: Any) -> Fraction | complex:
 
 
 @lru_cache(maxsize=16384)
-def _parsed(text: str) -> list[Any]:
+def _parsed(tokens: Tokens) -> list[Any]:
     """Return what an answer may mean: SymPy expressions and matrices, and relations of these."""
     found = []
-    for is_wide in (False, True) if "/" in text else (False,):
+    for is_wide in (False, True) if "/" in tokens else (False,):
         try:
-            meaning = _Builder({}).build(parse(text, is_wide))
+            meaning = _Builder({}).build(parse(tokens, is_wide))
         except (RecursionError, *VALUELESS):
             continue
         if meaning not in found:

@@ -1,18 +1,22 @@
 """Bring a mathematical answer into one notation: the tokens of plain LaTeX, and one form of what has several.
 
-`$\\displaystyle\\sqrt{2}$.` becomes `\\sqrt{2}`, `62\\,459\\,740` becomes `62 459 740`, `5 choose 2` becomes
-`\\binom{5}{2}`, and `**5**` becomes `5`. The meaning of an answer never changes.
+The tokens of `$\\displaystyle\\sqrt{2}$.` are those of `\\sqrt{2}`, those of `62\\,459\\,740` of `62 459 740`, those of
+`5 choose 2` of `\\binom{5}{2}`, and those of `**5**` of `5`. The meaning of an answer never changes.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 
 from brorl_graders.verifiers.math.lexer import tokens_of
+from brorl_graders.verifiers.math.tokens import SPACE, Tokens, is_enclosed, stripped, text_of
 
 MAX_WRAPPINGS = 8  # levels of braces, stars or quotes around a whole answer
 
+_BRACED = r"(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*"
+_FORMULA_IN_TEXT = re.compile(rf"[\s$]*\\(?:text(?:bf|it|rm)?|mbox|mathrm)\s*\{{((?=.*\d){_BRACED})\}}[\s$.]*")
 _ROOT_IN_WORDS = re.compile(r"\b(?:the )?(square|cube) root of (?=\d)", re.IGNORECASE)
 _COMMAND_START = re.compile(r"(?<!\\)\\(?!\\)")
 _LONE_DOLLAR = re.compile(r"(?<=^)\$(?=\d)|(?<=^-)\$(?=\d)")
@@ -41,21 +45,26 @@ _CHOOSE = re.compile(r"^(\d+) choose (\d+)$")
 _FACTORIAL = re.compile(r"^(\d+) factorial$")
 _GROUPED = re.compile(r"(?<![\w.])[1-9]\d{0,2}(?:(?:\.\d{3}){2,}|(?:'\d{3})+|(?:_\d{3})+)(?![\w.'])")
 _SEPARATOR = re.compile(r"[._']")
+_NUMBER = r"[1-9]\d{0,2}(?:,\d{3})+(?![\d,])"
+_THOUSANDS_IN_A_LIST = re.compile(
+    rf"(?<![\d.,]){_NUMBER}(?=[^,;]*?(?:[,;] |;|and|or))|(?:(?<=[,;] )|(?<=and )|(?<=or )){_NUMBER}"
+)
 _SPLIT_DECIMAL = re.compile(r"(?<=\d)\. (?=\d)")
-_ANGLED = re.compile(r"<([^<>=]*,[^<>=]*)>")
-_ROW = re.compile(r"\\begin\{([pb])matrix\}([^\\]*&[^\\]*)\\end\{\1matrix\}\^\{T\}|\(([^()]*,[^()]*)\)\^\{T\}")
-_ROWS = re.compile(r"\[(\[[^\[\]]*,[^\[\]]*\](?:, ?\[[^\[\]]*\])*)\]")
+_ANGLED = re.compile(r"^<([^<>=]*,[^<>=]*)>$")
+_ROW = re.compile(r"^(?:\\begin\{([pb])matrix\}([^\\]*&[^\\]*)\\end\{\1matrix\}|\(([^()]*,[^()]*)\))\^\{T\}$")
+_ROWS = re.compile(r"^\[(\[[^\[\]]*,[^\[\]]*\](?:, ?\[[^\[\]]*\])*)\]$")
 _UNION_LETTER = re.compile(r"(?<=[)\]]) ?U ?(?=[(\[])")
-_OUTWARD = re.compile(r"(^|\\(?:in|cup))\](?=[^\[\]]*[,;][^\[\]]*[\[\])])|(?<=[\w}) ])\[(?=$|\\cup)")
+_OPENED_OUTWARD = re.compile(r"(^|\\(?:in|cup))\](?=[^\[\]]*[,;][^\[\]]*[\[\])])")
+_CLOSED_OUTWARD = re.compile(r"(?<=[\w}) ])\[(?=$|\\cup)")
 _COMPARISONS = {"greater than": ">", "more than": ">", "less than": "<", "at least": "\\ge ", "at most": "\\le "}
 _COMPARED = re.compile(
     rf"^([A-Za-z]) ?(?:\\text\{{)?is ({'|'.join(_COMPARISONS)})(?P<equal> or equal to)?\}}? ?(?=[-.\d\\])"
 )
 _MATRIX_CALL = re.compile(r"\\(det|dim|deg) ([A-Z])(?![A-Za-z({\\])")
 _CASES = re.compile(r"\\begin\{cases\}((?:(?!\\begin)[^&])*)\\end\{cases\}")
-_NUMBER_IN_TEXT = re.compile(r"\\text\{((?=.*\d)[^{}]*)\}")
-_QUOTE = "[\"'“”「」]+"
-_QUOTED = re.compile(rf"(\\text\{{)?{_QUOTE}(?P<inside>(?:(?!{_QUOTE}).)+){_QUOTE}(?(1)\}})")
+_QUOTES = frozenset("\"'“”「」")
+_START = (":", ";", SPACE)
+_END = (*_START, ",", ".", "。", "．", "！")
 _CURRENCY = re.compile(r"^(-?)(?:US ?(?=\\\$))?(\\\$|[€£¥₹]|USD|EUR) ?(\.?\d[\d.,]*)(?=$|(.))")
 _CURRENCIES = {"\\$": "dollars", "USD": "dollars", "EUR": "euros", "€": "euros", "¥": "yen", "₹": "rupees"}
 _CURRENCIES |= {"£": "pounds sterling"}
@@ -65,17 +74,30 @@ _AFTER = re.compile(
 
 
 @lru_cache(maxsize=1024)
-def in_one_notation(text: str) -> str:
-    """Return an answer in plain LaTeX: its tokens, without a currency's sign, quotes, or full stop at its end."""
+def in_one_notation(text: str) -> Tokens:
+    """Return the tokens of an answer in plain LaTeX, without a currency's sign, quotes, or full stop at its end."""
     if text.isdecimal() and text.isascii():
-        return text
+        return (text,)
     if "\\\\" in text and _COMMAND_START.search(text) is None:
         # It was escaped for a string of a program.
         text = text.replace("\\\\", "\\")
     if text.count("$") == 1:
         text = _LONE_DOLLAR.sub(r"\\$", text)
-    text = _of_unit_vectors(without_roots_in_words(text))
-    return _in_one_form(_unwrapped("".join(tokens_of(text))))
+    in_text = _FORMULA_IN_TEXT.fullmatch(text) if "\\" in text else None
+    if in_text:
+        text = in_text[1]
+    tokens = _unwrapped(tokens_of(_of_unit_vectors(without_roots_in_words(text))))
+    plain = text_of(tokens)
+    form = _in_one_form(plain)
+    return tokens if form == plain else tokens_of(form)
+
+
+def _in_one_form(text: str) -> str:
+    """Write what has several forms in one of them: thousands, primes, degrees, binomials, brackets of intervals."""
+    for sign, pattern, form in _FORMS:
+        if sign in text:
+            text = pattern.sub(form, text)
+    return text
 
 
 def without_roots_in_words(text: str) -> str:
@@ -95,70 +117,31 @@ def _of_unit_vectors(text: str) -> str:
     return "(" + ", ".join(parts.get(name, "0") for name in "ijk"[: 3 if "k" in parts else 2]) + ")"
 
 
-def _unwrapped(text: str) -> str:
-    """Remove what surrounds a whole answer: stars, braces, quotes, a currency sign, and a full stop or comma."""
-    plain = text
+def _unwrapped(tokens: Tokens) -> Tokens:
+    """Remove what surrounds a whole answer: stars, braces, quotes, and a full stop or comma."""
     for _ in range(MAX_WRAPPINGS):
-        before = plain
-        plain = plain.lstrip(":; ").rstrip(",;: \u3002\uff0e\uff01")
-        plain = plain.rstrip(".") + "..." if plain.endswith("...") else plain.rstrip(".,;: ")
-        if plain.startswith("*") and plain.endswith("*"):
-            plain = plain.strip("*")
-        quoted = _QUOTED.fullmatch(plain) or _NUMBER_IN_TEXT.fullmatch(plain)
-        if quoted:
-            plain = quoted[quoted.lastindex or 0].strip()
-        if plain.startswith("{") and is_enclosed(plain):
-            plain = plain[1:-1].strip()
-        if plain == before:
+        before = tokens
+        tokens = stripped(tokens, _START, _END)
+        if tokens[:1] == tokens[-1:] == ("*",):
+            tokens = stripped(tokens, "*")
+        if tokens and tokens[0] in _QUOTES and tokens[-1] in _QUOTES:
+            inside = stripped(tokens, _QUOTES)
+            tokens = inside if _QUOTES.isdisjoint(inside) else tokens
+        if len(tokens) == 1 and tokens[0].startswith("\\text{"):
+            words = tokens[0][6:-1]
+            is_quoted = words[0] in _QUOTES and words[-1] in _QUOTES
+            tokens = tokens_of(words) if is_quoted or any(map(str.isdigit, words)) else tokens
+        if tokens[:1] == ("{",) and is_enclosed(tokens):
+            tokens = tokens[1:-1]
+        if tokens == before:
             break
-    return _CURRENCY.sub(_as_currency, plain if plain.isascii() else _AFTER.sub("", plain))
+    return tokens
 
 
 def _as_currency(found: re.Match[str]) -> str:
     """Write `\\$5` as `5\\text{dollars}`, and `\\$5 million` as `5 million`."""
     unit = "" if found[4] else f"\\text{{{_CURRENCIES[found[2]]}}}"
     return f"{found[1]}{found[3]}{unit}"
-
-
-def _in_one_form(text: str) -> str:
-    """Write what has several forms in one of them: thousands, primes, degrees, binomials, brackets of intervals."""
-    plain = _GROUPED.sub(lambda found: _SEPARATOR.sub("", found[0]), text)
-    if "^" in plain:
-        plain = _CIRCLE.sub("^\\\\circ", _PRIMES.sub(lambda found: found[1] or "'", plain))
-        plain = _SLASHED.sub(r"\\frac{\1}{\2}", plain)
-    if "\\frac" in plain:
-        plain = _DERIVATIVE.sub(r"\1'", plain)
-    if "\\d" in plain:
-        plain = _MATRIX_CALL.sub(r"\\\1(\2)", plain)
-    if "\\begin" in plain:
-        plain = _CASES.sub(_as_list, plain)
-    if "angle" in plain:
-        plain = _NAMED_SIGN.sub(lambda found: f"\\{found[1] or found[2]} ", plain)
-    if "inf" in plain:
-        plain = _INFINITY.sub(lambda found: "-\\infty " if found["less"] or found["minus"] else "\\infty ", plain)
-    if "C" in plain:
-        plain = _COMBINATION_OF_LETTERS.sub(r"\\binom{\1}{\2}", _COMBINATION.sub(_as_binomial, plain))
-    if "is " in plain:
-        plain = _COMPARED.sub(_as_comparison, plain)
-    if " " in plain:
-        plain = _OVER.sub(r"\\frac{\1}{\2}", _FACTORIAL.sub(r"\1!", _CHOOSE.sub(r"\\binom{\1}{\2}", plain)))
-        plain = _SPLIT_DECIMAL.sub(";", plain)
-    return _of_brackets(plain)
-
-
-def _of_brackets(text: str) -> str:
-    """Write vectors, unions, rows and columns in brackets, and intervals with their brackets turned outward."""
-    if "(" not in text and "[" not in text and "]" not in text and "<" not in text and "matrix" not in text:
-        return text
-    angled = _ANGLED.fullmatch(text) if text[0] == "<" else None
-    plain = f"({angled[1]})" if angled else _UNION_LETTER.sub(r"\\cup", text)
-    row = _ROW.fullmatch(plain) if plain.endswith("^{T}") else None
-    if row:
-        entries = re.split("[&,]", row[2] or row[3])
-        return "\\begin{pmatrix}" + "\\\\".join(entries) + "\\end{pmatrix}"
-    if plain.startswith("[") and _ROWS.fullmatch(plain):
-        return _ROWS.sub(_as_matrix, plain)
-    return _OUTWARD.sub(lambda found: f"{found[1]}(" if found[1] is not None else ")", plain)
 
 
 def _as_comparison(found: re.Match[str]) -> str:
@@ -182,11 +165,36 @@ def _as_matrix(found: re.Match[str]) -> str:
     return f"\\begin{{pmatrix}}{plain}\\end{{pmatrix}}"
 
 
-def is_enclosed(text: str) -> bool:
-    """Return whether the bracket or brace that a text begins with is closed by its last character."""
-    level = 0
-    for place, character in enumerate(text):
-        level += (character in "([{") - (character in ")]}")
-        if level == 0:
-            return place == len(text) - 1
-    return False
+def _as_column(found: re.Match[str]) -> str:
+    entries = re.split("[&,]", found[2] or found[3])
+    return "\\begin{pmatrix}" + "\\\\".join(entries) + "\\end{pmatrix}"
+
+
+# A sign that a text needs, the pattern of a form, and what is written instead, in this order.
+_FORMS: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
+    ("", _AFTER, ""),
+    ("", _CURRENCY, _as_currency),
+    ("", _GROUPED, lambda found: _SEPARATOR.sub("", found[0])),
+    ("^", _PRIMES, lambda found: found[1] or "'"),
+    ("^", _CIRCLE, r"^\\circ"),
+    ("^", _SLASHED, r"\\frac{\1}{\2}"),
+    ("\\frac", _DERIVATIVE, r" \1'"),
+    ("\\d", _MATRIX_CALL, r"\\\1(\2)"),
+    ("\\begin", _CASES, _as_list),
+    ("angle", _NAMED_SIGN, lambda found: f"\\{found[1] or found[2]} "),
+    ("inf", _INFINITY, lambda found: "-\\infty " if found["less"] or found["minus"] else "\\infty "),
+    ("C", _COMBINATION, _as_binomial),
+    ("C", _COMBINATION_OF_LETTERS, r"\\binom{\1}{\2}"),
+    ("is ", _COMPARED, _as_comparison),
+    (" choose ", _CHOOSE, r"\\binom{\1}{\2}"),
+    (" factorial", _FACTORIAL, r"\1!"),
+    (" o", _OVER, r"\\frac{\1}{\2}"),
+    (". ", _SPLIT_DECIMAL, ";"),
+    (",", _THOUSANDS_IN_A_LIST, lambda found: found[0].replace(",", "")),
+    ("<", _ANGLED, r"(\1)"),
+    ("U", _UNION_LETTER, r"\\cup"),
+    ("^{T}", _ROW, _as_column),
+    ("[[", _ROWS, _as_matrix),
+    ("]", _OPENED_OUTWARD, r"\1("),
+    ("[", _CLOSED_OUTWARD, ")"),
+)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 
 from brorl_graders.verifiers.math.expression import NAME_IN_TEXT
+from brorl_graders.verifiers.math.lexer import tokens_of
 from brorl_graders.verifiers.math.relation import is_inequality
+from brorl_graders.verifiers.math.tokens import Tokens, text_of
 
+_SIGNS = ("for ", "only", "w", "nearest", "place", "figure", "digit", ".", "mult", "root", " to ", "respect")
 _LETTER = r"[A-Za-z](?:_\{\d\})?"
 _START = r",? ?\(?(?:\\text\{,? ?\(?)?"
 _ONLY = re.compile(
@@ -35,48 +38,46 @@ _CONSTANT = re.compile(r"\+(?:[cCkK]|\\text\{(?:[cC]|const(?:ant|\.)?)\})$")
 _LETTERS = re.compile(rf"\\[A-Za-z]+|{NAME_IN_TEXT}|[A-Za-z]")
 
 
-def without_qualifier(text: str) -> str:
-    """Return an answer in plain LaTeX without a qualifier that restricts nothing, such as "only the pair"."""
-    whole = _ANY_INTEGER.fullmatch(text) if "\\in" in text else None
-    if whole and whole["name"] in _LETTERS.findall(whole["rest"]) and not is_inequality(whole["rest"]):
-        return whole["rest"]
-    if not any(
-        word in text
-        for word in ("for ", "only", "w", "nearest", "place", "figure", "digit", ".", "mult", "root", " to ", "respect")
-    ):
-        return text
+def without_qualifier(tokens: Tokens) -> Tokens:
+    """Return an answer without a qualifier that restricts nothing, such as "only the pair"."""
+    text = text_of(tokens)
+    whole = _ANY_INTEGER.fullmatch(text) if "\\in" in tokens else None
+    if whole and whole["name"] in _LETTERS.findall(whole["rest"]) and not is_inequality(tokens):
+        return tokens_of(whole["rest"])
+    if not any(sign in text for sign in _SIGNS):
+        return tokens
     plain = _QUALIFIER.sub("", _ONLY.sub("", text)).strip()
-    return plain or text
+    return tokens_of(plain) if plain and plain != text else tokens
 
 
-def with_argument_of(reference: str, given: str) -> str:
+def with_argument_of(reference: Tokens, given: Tokens) -> Tokens:
     """Return `f(t) = t^2` as `f(x) = x^2` if the reference is an equation for `f(x)`, and `x + c` as `x + C`.
 
     Constants with an index are renamed too.
     """
-    if reference.endswith("C") and _CONSTANT.search(reference):
-        given = _CONSTANT.sub("+C", given)
-    if "C_" in reference and "C_" not in given:
-        given = _LETTERS.sub(lambda letter: "C" if letter[0] == "c" else letter[0], given)
-    if "=" not in given:
-        return given
-    wanted = _FUNCTION.fullmatch(reference)
-    found = _FUNCTION.fullmatch(given)
-    if wanted is None or found is None or wanted["name"] != found["name"]:
-        return given
-    old, new = found["argument"], wanted["argument"]
-    if new in _LETTERS.findall(found["body"]):
-        return given
-    return f"{found['name']}({new})={_renamed(found['body'], old, new)}"
+    wanted, text = text_of(reference), text_of(given)
+    found = text
+    if wanted.endswith("C") and _CONSTANT.search(wanted):
+        found = _CONSTANT.sub("+C", text)
+    if "C_" in wanted and "C_" not in text:
+        found = _renamed(found, "c", "C")
+    function = _FUNCTION.fullmatch(found) if "=" in given else None
+    other = _FUNCTION.fullmatch(wanted) if function else None
+    if function and other and other["name"] == function["name"]:
+        old, new = function["argument"], other["argument"]
+        if new not in _LETTERS.findall(function["body"]):
+            found = f"{function['name']}({new})={_renamed(function['body'], old, new)}"
+    return given if found == text else tokens_of(found)
 
 
-def with_integer_of(reference: str, given: str) -> str:
+def with_integer_of(reference: Tokens, given: Tokens) -> Tokens:
     """Return an answer with the name that the reference has for any integer, as in `2\\pi k, k \\in \\mathbb{Z}`."""
-    wanted = _INTEGER.search(reference) if "nteger" in reference or "\\in" in reference else None
-    found = _INTEGER.search(given) if wanted else None
-    if wanted is None or found is None or wanted[1] in _LETTERS.findall(given):
+    wanted = _INTEGER.search(text_of(reference))
+    text = text_of(given) if wanted else ""
+    found = _INTEGER.search(text)
+    if wanted is None or found is None or wanted[1] in _LETTERS.findall(text):
         return given
-    return _renamed(given, found[1], wanted[1])
+    return tokens_of(_renamed(text, found[1], wanted[1]))
 
 
 def _renamed(text: str, old: str, new: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 from functools import lru_cache
+from itertools import chain
 
 from brorl_graders.verifiers.math.assignment import read_cases, read_tuple
 from brorl_graders.verifiers.math.expression import Unreadable, parse
@@ -25,20 +26,29 @@ from brorl_graders.verifiers.math.kinds import (
     Written,
     unnamed,
 )
-from brorl_graders.verifiers.math.notation import is_enclosed
 from brorl_graders.verifiers.math.quantity import read_plain, read_quantity
 from brorl_graders.verifiers.math.relation import NAME
 from brorl_graders.verifiers.math.sets import (
     LARGEST,
     LEAST,
-    ONE_OR_OTHER,
     read_alternatives,
     read_conditions,
     read_inequality,
     read_set,
 )
-from brorl_graders.verifiers.math.units import read_unit
-from brorl_graders.verifiers.math.value import Value
+from brorl_graders.verifiers.math.tokens import (
+    SPACE,
+    Tokens,
+    is_enclosed,
+    joined,
+    replaced,
+    split,
+    split_everywhere,
+    stripped,
+    text_of,
+)
+from brorl_graders.verifiers.math.units import Unit, read_unit
+from brorl_graders.verifiers.math.value import Value, read_number
 from brorl_graders.verifiers.math.words import (
     NONE,
     read_date_or_time,
@@ -48,113 +58,130 @@ from brorl_graders.verifiers.math.words import (
     read_words,
 )
 
-MAX_LENGTH = 600  # characters
-MAX_DEPTH = 30  # levels of brackets
+MAX_LENGTH = 600  # tokens
 MAX_ITEMS = 64
 
-_OTHERS = re.compile(r"(?<![A-Za-z\\{])(?:and|or)(?![A-Za-z])")
-_MIXED = re.compile(r"(-?\d+) ?and ?(?:\\frac\{(\d+)\}\{(\d+)\}|(\d+)/(\d+))")
-_APPROXIMATELY = re.compile(r"^(?:\\approx|=|(?:approximately|about|exactly)(?![A-Za-z]))+ ?")
-_NEGATIVE = re.compile(r"^(?:negative|minus) ?(?=[\d\\.])", re.IGNORECASE)
-_RELATION = re.compile(r"[<>=]|\\(?:le|ge|ne|in|notin|approx|sim|equiv|pm|mp|to|mid|subset|cap|setminus)(?![A-Za-z])")
-_CASE_END = re.compile(rf"(?:{ONE_OR_OTHER.pattern})|;")
-_POINT = re.compile(r"(?:\\text\{(?:the )?points?\}|(?:the )?points? ?|(?P<name>[A-Z](?:_\{\d\}|')?) ?=? ?)(?=\()")
+_OR = ("or",)
+_OTHERS = ("and", "or")
+_JOINTS = frozenset((*_OTHERS, "=", "\\ne"))
+_COMMAS = (",", ";")
+_ABOUT = ("\\approx", "=", "approximately", "about", "exactly", SPACE)
+_NEGATIVE = ("negative", "minus")
+_RELATIONS = frozenset(["<", ">", "="])
+_RELATION_NAMES = "le ge ne in notin approx sim equiv pm mp to mid subset cap setminus"
+_RELATIONS |= {f"\\{name}" for name in _RELATION_NAMES.split()}
+_SIGNS = ("\\pm", "\\mp")
+_POINT = re.compile(r"(?:\\text\{(?:the )?points?\}|(?:the )?points? ?|(?P<name>[A-Z](?:_\{\d\}|')?) ?=? ?)")
 _RATIO = re.compile(r"\d+(?:\.\d+)?(?: ?(?::|to) ?\d+(?:\.\d+)?)+")
 _RATIO_SIGN = re.compile(r":|to")
 _TIME = re.compile(r"(?:1?\d|2[0-4]):(?:0\d|[1-5]0)")  # may be a ratio too
 _ENDLESS_SUM = re.compile(r"[-+*\d ]+(?:\.\.\.)[-+*\d ]+")
-_CASES = re.compile(r"(?:(?P<name>[A-Za-z](?: ?\([a-z]\))?)=)?\\begin\{cases\}(?P<rows>.*)\\end\{cases\}")
-_CONDITION = re.compile(r"&|\\text\{,? ?(?:if|for|when|where)\}|(?<![A-Za-z])(?:if|for|when)(?![A-Za-z])")
-_LAST_TERM = re.compile(r"(, ?-?\w+)\.\.\.")  # dots that follow a whole term at once
-_COLUMN = re.compile(r"\\begin\{([pbB]?matrix)\}(.*)\\end\{\1\}")
+_FUNCTION = re.compile(r"[A-Za-z](?: ?\([a-z]\))?=")
+_CONDITION = re.compile(r"&|\\text\{,? ?(?:if|for|when|where)\}|if|for|when")
+_MATRIX = re.compile(r"\\begin\{[pbB]?matrix\}")
 _LOOSE = re.compile(r"\\text|[\\(){} ]")
 _CONGRUENCE = re.compile(r"(?:[A-Za-z](?:equiv|=))?(?P<residue>-?\d{1,9})[pb]?mod(?P<modulus>\d{1,9})")
 _ONE_LETTER = re.compile(r" ?\([A-Za-z]\)")
+_MIXED = re.compile(r"(-?\d+) ?and ?(?:\\frac\{(\d+)\}\{(\d+)\}|(\d+)/(\d+))")
 _INDIAN = re.compile(r"-?\d{1,2}(?:,\d\d)+,\d{3}")
 _COMBINATION = re.compile(r"\(?C ?\([^()]+,[^()]+\)\)?")
-_GROUPED = re.compile(  # thousands in a list whose other commas have spaces
-    r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?![\d,])(?=[^,;]*[,;] |[^,;]*;)"
-    r"|(?<=[,;] )[1-9]\d{0,2}(?:,\d{3})+(?![\d,])"
-)
 _SEVERAL = re.compile(r"_\{[^{}]*,[^{}]*\}$")  # the roots `x_{1,2}`
-_SIGNS = re.compile(r"\\[pm]{2}(?![A-Za-z])")
-_UNIT = re.compile(r"(?:\\text\{(?P<unit>[^{}]*)\}|\^\\circ)$")
-_OF_AN_ANGLE = re.compile("sin|cos|tan|cot|sec|csc")
 _DECIMAL_COMMA = re.compile(r"-?(?:0|\d{4,}),\d+")  # one number, or two answers
+_OF_AN_ANGLE = ("sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan")
 _INFINITE = {"\\infty": LARGEST, "+\\infty": LARGEST, "-\\infty": LEAST}
-_OPENING = "([{"
-_CLOSING = ")]}"
 
 
 @lru_cache(maxsize=16384)
-def read(text: str) -> Reading | None:
-    """Parse an answer in plain LaTeX as a number, words or a group of them. None: that needs a grammar of LaTeX."""
-    if not text or len(text) > MAX_LENGTH:
+def read(tokens: Tokens) -> Reading | None:
+    """Parse an answer as a number, words or a group of them, or else an expression. None: it is not understood."""
+    if not tokens or len(tokens) > MAX_LENGTH:
         return None
-    plain = _LAST_TERM.sub(r"\1,...", _APPROXIMATELY.sub("", text))
-    if "{cases}" in plain:
-        return _cases(plain)
-    if "negative" in plain or "minus" in plain or plain[:1].isupper():
-        plain = _NEGATIVE.sub("-", plain)
-    if "=" in plain or "or" in plain or "and" in plain or "\\" in plain:
-        several = _solutions(plain) or read_alternatives(plain, _read) or read_conditions(plain, _read)
-        if several is not None:
-            return several
-    if "and" in plain or "or" in plain:
-        plain = _OTHERS.sub(",", plain)
-    return _read(_GROUPED.sub(lambda found: found[0].replace(",", ""), plain) if "," in plain else plain)
+    tokens = _with_last_comma(_without_start(tokens))
+    if "\\begin{cases}" in tokens:
+        return _cases(tokens)
+    if _JOINTS.isdisjoint(tokens):
+        return _read(tokens)
+    several = _solutions(tokens) or read_alternatives(tokens, _read) or read_conditions(tokens, _read)
+    return several or _read(replaced(tokens, _OTHERS, ","))
 
 
-def read_in_the_kind_of(reference: Reading | None, text: str) -> Reading | None:
+def read_in_the_kind_of(reference: Reading | None, tokens: Tokens) -> Reading | None:
     """Read an answer as `read` does, or as one number where only a wanted number tells which of two readings is meant.
 
     `2 and 3/4` may be a mixed number, `12,34,567` one number, and `C(5,2)` a binomial.
     """
+    text = text_of(tokens)
     if isinstance(unnamed(reference), (Quantity, Expression)) and _COMBINATION.fullmatch(text):
-        return _expression(text)
-    if not isinstance(reference, (Quantity, Named)) or len(text) > MAX_LENGTH:
-        return read(text)
+        return _expression(tokens)
+    if not isinstance(reference, (Quantity, Named)):
+        return read(tokens)
     mixed = _MIXED.fullmatch(text)
     if mixed and int(mixed[2] or mixed[4]) < int(mixed[3] or mixed[5]):
-        return read_quantity(f"{mixed[1]} {mixed[2] or mixed[4]}/{mixed[3] or mixed[5]}")
+        return _number(f"{mixed[1]} {mixed[2] or mixed[4]}/{mixed[3] or mixed[5]}")
     if _INDIAN.fullmatch(text):
-        return read_quantity(text.replace(",", ""))
+        return _number(text.replace(",", ""))
     if _DECIMAL_COMMA.fullmatch(text):
-        return read_quantity(text.replace(",", "."))
-    return read(text)
+        return _number(text.replace(",", "."))
+    return read(tokens)
 
 
-def _solutions(text: str) -> Reading | None:
+def _number(text: str) -> Quantity | None:
+    number = read_number(text)
+    return None if number is None else Quantity(number)
+
+
+def _without_start(tokens: Tokens) -> Tokens:
+    """Return an answer without "about" before it, and with a sign for "negative" before a number."""
+    start = 0
+    while start < len(tokens) and tokens[start] in _ABOUT:
+        start += 1
+    if tokens[start : start + 1] and tokens[start].lower() in _NEGATIVE:
+        number = stripped(tokens[start + 1 :])
+        if number and (number[0][0] in ".\\" or number[0][0].isdecimal()):
+            return ("-", *number)
+    return tokens[start:]
+
+
+def _with_last_comma(tokens: Tokens) -> Tokens:
+    """Add a comma before dots that follow a whole term at once, as in `1, 4, 9...`."""
+    place = tokens.index(DOTS.text) if DOTS.text in tokens else 0
+    is_term = place > 0 and tokens[place - 1].isalnum()
+    if not is_term or stripped(tokens[: place - 1], (SPACE, "-"))[-1:] != (",",):
+        return tokens
+    return (*tokens[:place], ",", *tokens[place:])
+
+
+def _solutions(tokens: Tokens) -> Reading | None:
     """Read values of several names, such as `a=2, b=5; a=3, b=7`, as a tuple with names or a list of tuples."""
-    if text.count("=") < 2:
-        return read_tuple(_OTHERS.sub(",", text), _read) if text.startswith("(") and "=" in text else None
-    parts = []
-    several = _OTHERS.split(text)
-    is_several = len(several) > 1 and all(part.count("=") > 1 for part in several)
-    for part in several if is_several else _CASE_END.split(text):
-        items = _split(_OTHERS.sub(",", part))
-        if not items or any("=" not in item for item in items):
-            return None
-        parts.append(items)
-    return (
-        read_cases(parts, _read, ONE_OR_OTHER.search(text) is not None) if len(parts) > 1 or len(parts[0]) > 1 else None
-    )
+    num = tokens.count("=")
+    if num < 2:
+        return read_tuple(replaced(tokens, _OTHERS, ","), _read) if num and tokens[0] == "(" else None
+    cases = split_everywhere(tokens, _OTHERS)
+    if len(cases) == 1 or any(case.count("=") < 2 for case in cases):
+        cases = split_everywhere(tokens, (*_OR, ";"))
+    parts = [_items(replaced(case, _OTHERS, ",")) or [] for case in cases]
+    if not all(parts) or any("=" not in item for item in chain(*parts)):
+        return None
+    return read_cases(parts, _read, "or" in tokens) if len(parts) > 1 or len(parts[0]) > 1 else None
 
 
-def _cases(text: str) -> Reading | None:
+def _cases(tokens: Tokens) -> Reading | None:
     """Read a function that has a value and a condition in each row. None: it is none."""
-    found = _CASES.fullmatch(text)
-    if found is None:
+    start = tokens.index("\\begin{cases}")
+    name = text_of(tokens[:start])
+    if tokens[-1] != "\\end{cases}" or (name and not _FUNCTION.fullmatch(name)):
         return None
     rows: list[Group] = []
-    for row in found["rows"].split("\\\\"):
-        parts = [part.strip(" ,;.") for part in _CONDITION.split(row)]
-        case = _group("()", list(filter(None, parts))) if any(parts) else Group("()", ())
+    for row in split_everywhere(tokens[start + 1 : -1], ("\\\\",)):
+        places = [place for place, token in enumerate(row) if _CONDITION.fullmatch(token)]
+        ends = zip([-1, *places], [*places, len(row)], strict=True)
+        parts = [part for first, end in ends if (part := stripped(row[first + 1 : end], " ,;."))]
+        case = _group("()", parts) if parts else Group("()", ())
         if case is None or len(case.items) not in (0, 2):
             return None
         rows.extend([case] if case.items else [])
     group = Group("cases", tuple(rows))
-    return Named(found["name"].replace(" ", ""), group) if found["name"] else group
+    return Named(name[:-1].replace(" ", ""), group) if name else group
 
 
 def _congruence(text: str) -> Written | None:
@@ -164,43 +191,42 @@ def _congruence(text: str) -> Written | None:
     return Written(f"{int(found['residue']) % int(found['modulus'])} mod {int(found['modulus'])}")
 
 
-def _column(text: str) -> Group | None:
-    found = _COLUMN.fullmatch(text.strip("() "))
-    rows = found[2].removesuffix("\\\\").split("\\\\") if found and "&" not in text else []
-    return _group("|", rows) if len(rows) > 1 else None
+def _column(tokens: Tokens) -> Group | None:
+    inside = stripped(tokens, "() ")
+    if not inside or _MATRIX.fullmatch(inside[0]) is None or "&" in inside:
+        return None
+    rows = split_everywhere(inside[1:-1], ("\\\\",))
+    is_whole = inside[-1] == inside[0].replace("begin", "end") and len(rows) > 1
+    return _group("|", rows) if is_whole else None
 
 
-def _read(text: str) -> Reading | None:
+def _read(tokens: Tokens) -> Reading | None:
+    text = text_of(tokens)
     if "mod" in text:
         return _congruence(text)
-    several = read_set(text, _read)
+    several = read_set(tokens, _read)
     if several is not None:
         return several
-    items = _split(text)
+    items = _items(tokens)
     if items is None:
         return None
-    if len(items) == 2 and items[1][:4].isdecimal() and (date := read_date_or_time(text)):
-        return date
     if len(items) > 1:
-        return _listing(text, items)
-    plain = _without_steps(text.strip())
-    named = NAME.match(plain)
-    if named:
-        inner = _unnamed(plain[named.end() :])
-        is_plain_name = named["call"] is None or _ONE_LETTER.fullmatch(named["call"]) is not None
-        is_value = isinstance(inner, Quantity) and not inner.value.has_variables
-        return (
-            Named(_SEVERAL.sub("", named["name"].replace(" ", "")), inner)
-            if inner and (is_plain_name or is_value)
-            else None
-        )
-    return _unnamed(plain)
+        date = read_date_or_time(text) if len(items) == 2 and items[1][0].isdecimal() else None
+        return date or _listing(tokens, items)
+    name, plain = _without_steps(tokens)
+    named = NAME.fullmatch(text_of(name)) if name else None
+    if named is None:
+        return _unnamed(joined([name, plain], "=") if name else plain)
+    inner = _unnamed(plain)
+    is_plain_name = named["call"] is None or _ONE_LETTER.fullmatch(named["call"]) is not None
+    is_value = isinstance(inner, Quantity) and not inner.value.has_variables
+    if inner is None or not (is_plain_name or is_value):
+        return None
+    return Named(_SEVERAL.sub("", named[0].replace(" ", "")), inner)
 
 
 def _ratio(text: str) -> Ratio | None:
-    if ":" not in text and "to" not in text:
-        return None
-    found = _RATIO.fullmatch(text)
+    found = _RATIO.fullmatch(text) if ":" in text or "to" in text else None
     if found is None:
         return None
     plain = text.replace(" ", "")
@@ -208,37 +234,37 @@ def _ratio(text: str) -> Ratio | None:
     return Ratio(parts, _TIME.fullmatch(plain) is not None)
 
 
-def _without_steps(text: str) -> str:
-    """Return a chain of equations without its steps: `x = 3+4 = 7` becomes `x = 7`, and `3+4 = 7` becomes `7`."""
-    first, *others = _split(text, "=") or [text]
-    if not others:
-        return text
-    last = others[-1]
-    value = read_plain(first.strip())
-    end = read_plain(last)
+def _without_steps(tokens: Tokens) -> tuple[Tokens, Tokens]:
+    """Return the sides of an equation without steps: `x` and 7 of `x = 3+4 = 7`, and () and 7 of `3+4 = 7`."""
+    sides = [side for side in split(tokens, "=") or () if side] if "=" in tokens else []
+    if len(sides) < 2:
+        return (), stripped(tokens)
+    first, *others = sides
+    value, end = read_plain(first), read_plain(others[-1])
     if end is not None and end.has_variables:
-        return text
-    if (value is not None and not value.has_variables) or _ENDLESS_SUM.fullmatch(first):
-        return last
-    return f"{first}={last}"
+        return first, joined(others, "=")
+    is_step = (value is not None and not value.has_variables) or _ENDLESS_SUM.fullmatch(text_of(first))
+    return () if is_step else first, others[-1]
 
 
-def _unnamed(text: str) -> Reading | None:
-    point = _POINT.match(text) if text[:1] not in "([0123456789-" else None
+def _unnamed(tokens: Tokens) -> Reading | None:
+    start = tokens.index("(") if "(" in tokens else 0
+    point = _POINT.fullmatch(text_of(tokens[:start])) if start else None
     if point:
-        group = _unnamed(text[point.end() :])
+        group = _unnamed(tokens[start:])
         if isinstance(group, Group) and group.brackets == "()":
             return Named(point["name"], group) if point["name"] else group
-    brackets = _brackets(text)
+    brackets = _brackets(tokens)
     if brackets is not None:
-        return _column(text) or _bracketed(text, brackets)
-    if _RELATION.search(text):
-        return read_inequality(text, _read) or _expression(text)
-    return _column(text) or _single(text)
+        return _column(tokens) or _bracketed(tokens, brackets)
+    if not _RELATIONS.isdisjoint(tokens):
+        return read_inequality(tokens, _read) or _expression(tokens)
+    return _column(tokens) or _single(tokens)
 
 
-def _single(text: str) -> Reading | None:
-    if "\\infty" in text and text.replace(" ", "") in _INFINITE:
+def _single(tokens: Tokens) -> Reading | None:
+    text = text_of(tokens)
+    if tokens[-1:] == ("\\infty",) and text.replace(" ", "") in _INFINITE:
         return _INFINITE[text.replace(" ", "")]
     if text == DOTS.text:
         return DOTS
@@ -248,26 +274,34 @@ def _single(text: str) -> Reading | None:
         or read_date_or_time(text)
         or read_formula(text)
         or read_number_twice(text)
-        or read_quantity(text)
+        or read_quantity(tokens)
         or read_words(text)
-        or _expression(text)
+        or _expression(tokens)
     )
 
 
-def _expression(text: str) -> Reading | None:
+def _expression(tokens: Tokens) -> Reading | None:
     """Read what only SymPy compares: an expression, a matrix or a relation. `\\pm` gives two of them."""
-    if _SIGNS.search(text):
-        plus = _read(_SIGNS.sub(lambda sign: "+" if sign[0] == "\\pm" else "-", text))
-        minus = _read(_SIGNS.sub(lambda sign: "-" if sign[0] == "\\pm" else "+", text))
+    if not {*_SIGNS}.isdisjoint(tokens):
+        upper, lower = _SIGNS
+        plus = _read(replaced(replaced(tokens, (upper,), "+"), (lower,), "-"))
+        minus = _read(replaced(replaced(tokens, (upper,), "-"), (lower,), "+"))
         return Group("", (plus, minus)) if plus and minus else None
-    end = _UNIT.search(text)
-    unit = read_unit(end["unit"] or "degrees") if end and (end["unit"] or not _OF_AN_ANGLE.search(text)) else None
-    plain = text[: end.start()] if end and unit else text
+    plain, unit = _without_unit(tokens)
     try:
         parse(plain)
     except Unreadable:
         return None
     return Expression(plain, unit)
+
+
+def _without_unit(tokens: Tokens) -> tuple[Tokens, Unit | None]:
+    """Return an expression without the unit at its end, and the unit. Degrees are part of an angle."""
+    if tokens[-2:] == ("^", "\\circ"):
+        is_angle = any(token.removeprefix("\\") in _OF_AN_ANGLE for token in tokens)
+        return (tokens, None) if is_angle else (tokens[:-2], read_unit("degrees"))
+    unit = read_unit(tokens[-1]) if tokens[-1:] and tokens[-1].startswith("\\text{") else None
+    return (tokens[:-1], unit) if unit else (tokens, None)
 
 
 def is_plain(reading: Reading | None) -> bool:
@@ -278,49 +312,51 @@ def is_plain(reading: Reading | None) -> bool:
     return plain is not None and not isinstance(plain, Expression)
 
 
-def _listing(text: str, items: list[str]) -> Reading | None:
+def _listing(tokens: Tokens, items: list[Tokens]) -> Reading | None:
     """Read answers with commas between them, or one number if the commas divide thousands."""
-    number = read_quantity(text)
+    number = read_quantity(tokens)
     if number is not None:
         return number
-    if len(_split(text, ";") or ()) not in (1, len(items)):
+    if ";" in tokens and len(split(tokens, ";") or ()) not in (1, len(items)):
         return None  # maybe a list of pairs
     return _group("", items)
 
 
-def _brackets(text: str) -> str | None:
-    """Return the brackets around a whole text, such as "()" or "{}".
+def _items(tokens: Tokens) -> list[Tokens] | None:
+    """Return the answers between commas and semicolons. None: a bracket is not closed."""
+    parts = split(tokens, _COMMAS)
+    return None if parts is None else [part for part in parts if part]
+
+
+def _brackets(tokens: Tokens) -> str | None:
+    """Return the brackets around a whole answer, such as "()" or "{}".
 
     None: it has none, as in `(x+1)(x+2)`.
     """
-    if text.startswith("\\{") and text.endswith("\\}"):
-        return "{}"
-    if len(text) < 2 or text[0] not in "([" or text[-1] not in ")]" or not is_enclosed(text):
+    if len(tokens) < 2 or tokens[0] not in ("(", "[", "\\{") or not is_enclosed(tokens):
         return None
-    return text[0] + text[-1]
+    brackets = tokens[0][-1] + tokens[-1][-1]
+    return brackets if brackets == "{}" or (brackets[0] in "([" and brackets[1] in ")]") else None
 
 
-def _bracketed(text: str, brackets: str) -> Reading | None:
-    width = 2 if brackets == "{}" else 1
-    inside = text[width:-width].strip()
-    items = _split(inside)
-    if not items and brackets == "{}":
-        return Words(NONE)
-    if brackets == "{}" and items == ["\\emptyset"]:
-        return None
+def _bracketed(tokens: Tokens, brackets: str) -> Reading | None:
+    inside = stripped(tokens[1:-1])
+    items = _items(inside)
     if not items:
+        return Words(NONE) if brackets == "{}" else None
+    if brackets == "{}" and items == [("\\emptyset",)]:
         return None
     if len(items) > 1 or brackets == "{}":
         return _group(brackets, items)
-    return _read(inside) if "=" in inside and brackets == "()" else _single(text)
+    return _read(inside) if "=" in inside and brackets == "()" else _single(tokens)
 
 
-def _group(brackets: str, items: list[str]) -> Group | None:
+def _group(brackets: str, items: list[Tokens]) -> Group | None:
     readings: list[Reading] = []
     if len(items) > MAX_ITEMS:
         return None
     for item in items:
-        reading = _read(item.strip())
+        reading = _read(item)
         if reading is None:
             return None
         if brackets == "{}" and isinstance(reading, Group) and reading.brackets == "{}":
@@ -328,26 +364,3 @@ def _group(brackets: str, items: list[str]) -> Group | None:
         is_several = brackets in ("", "{}") and isinstance(reading, Group) and not reading.brackets
         readings.extend(reading.items if is_several and isinstance(reading, Group) else (reading,))
     return Group(brackets, tuple(readings))
-
-
-def _split(text: str, signs: str = ",;") -> list[str] | None:
-    """Split a text at signs outside all brackets. None: a bracket is not closed, or there are too many levels."""
-    parts = []
-    level = 0
-    start = 0
-    for place, character in enumerate(text):
-        if character in _OPENING:
-            level += 1
-        elif character in _CLOSING:
-            level -= 1
-        elif character in signs and level == 0:
-            parts.append(text[start:place])
-            start = place + 1
-        if not 0 <= level <= MAX_DEPTH:
-            return None
-    if level:
-        return None
-    parts.append(text[start:])
-    if len(parts) > 1 and not parts[-1].strip():
-        parts.pop()
-    return [part.strip() for part in parts if part.strip()]

@@ -10,12 +10,12 @@ import re
 from typing import NamedTuple
 
 from brorl_graders.verifiers.math.expression import VARIABLE
+from brorl_graders.verifiers.math.tokens import Tokens, split_everywhere, text_of
 
-_SIGN = re.compile(r"(\\(?:le|ge)(?![A-Za-z])|[<>])")
 _TURNED = {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le"}  # the signs where the sides are exchanged
 _RISING = ("<", "\\le")  # the right side is the larger one
 _WITH_END = ("\\le", "\\ge")
-_NAME = re.compile(rf"(?P<letter>{VARIABLE})(?:_\{{\w\}})?(?: ?\([a-z]\))?")
+_NAME = re.compile(rf"{VARIABLE}(?:_\{{\w\}})?(?: ?\([a-z]\))?")
 _INDEX = r"(?:_\{(?:[^{}]|\{[^{}]*\})*\})?"
 _THING = (
     r"(?:\\text\{[A-Za-z ]+\}(?:[A-Z]{1,4})?|\\(?:Pr|mathbb\{[PE]\})(?= ?[(\[])"
@@ -24,57 +24,54 @@ _THING = (
     rf"|\\?(?:(?:arc)?(?:sin|cos|tan)|gcd|det|dim|deg)(?= ?\()){_INDEX}'*{_INDEX}"
 )
 NAME = re.compile(  # before the equals sign: `x`, `f'(2)`, `P(A \cap B)`, `\overline{AB}`, `\text{Area}`, `a:b`
-    rf"(?P<name>(?:{_THING}(?P<call> ?(?:\([^()]*\)|\[[^\[\]]*\]))?|{_THING}(?:[:/]{_THING})+"
-    rf"|\\frac\{{{_THING}\}}\{{{_THING}\}})) ?= ?(?=\S)"
+    rf"{_THING}(?P<call> ?(?:\([^()]*\)|\[[^\[\]]*\]))?|{_THING}(?:[:/]{_THING})+"
+    rf"|\\frac\{{{_THING}\}}\{{{_THING}\}}"
 )
-_JOINT = re.compile(r"(?<![A-Za-z\\{])(?:and|or)(?![A-Za-z])|[,;]")
-_LETTER = re.compile(VARIABLE)
+_JOINTS = ("and", "or", ",", ";")
 
 
 class Bounds(NamedTuple):
-    """A solved inequality: the texts of its two ends, "" for an end that is missing, and the kinds of these ends."""
+    """A solved inequality: its two ends, () for an end that is missing, and the kinds of these ends."""
 
     name: str
     brackets: str  # `()`, `(]`, …; a missing end is open
-    low: str
-    high: str
+    low: Tokens
+    high: Tokens
 
 
-def is_inequality(text: str) -> bool:
-    """Return whether a text in plain LaTeX has a sign of comparison other than `=`."""
-    return _SIGN.search(text) is not None
+def is_inequality(tokens: Tokens) -> bool:
+    """Return whether an answer has a sign of comparison other than `=`."""
+    return not _TURNED.keys().isdisjoint(tokens)
 
 
-def is_solved(text: str) -> bool:
-    """Return whether every inequality in a text is solved. Conditions of a function by cases are."""
-    return "{cases}" in text or all(
-        read_bounds(part) is not None or not is_inequality(part) for part in split_at_joints(text)
+def is_solved(tokens: Tokens) -> bool:
+    """Return whether every inequality in an answer is solved. Conditions of a function by cases are."""
+    return "\\begin{cases}" in tokens or all(
+        read_bounds(part) is not None or not is_inequality(part) for part in split_at_joints(tokens)
     )
 
 
-def split_at_joints(text: str) -> list[str]:
-    """Return the parts of a text between commas, semicolons, "and" and "or"."""
-    return [part for part in _JOINT.split(text) if part.strip()]
+def split_at_joints(tokens: Tokens) -> list[Tokens]:
+    """Return the parts of an answer between commas, semicolons, "and" and "or"."""
+    return [part for part in split_everywhere(tokens, _JOINTS) if part]
 
 
-def read_bounds(text: str) -> Bounds | None:
-    """Return the name and ends of one solved inequality. None: the text is none, or it is not solved."""
-    parts = _SIGN.split(text)
-    signs = parts[1::2]
-    sides = [side.strip() for side in parts[::2]]
+def read_bounds(tokens: Tokens) -> Bounds | None:
+    """Return the name and ends of one solved inequality. None: it is none, or it is not solved."""
+    signs = [token for token in tokens if token in _TURNED]
+    sides = split_everywhere(tokens, _TURNED)
     if not all(sides) or len(signs) not in (1, 2) or len({sign in _RISING for sign in signs}) > 1:
         return None
-    if len(signs) == 1 and _NAME.fullmatch(sides[0]):
+    if len(signs) == 1 and _NAME.fullmatch(text_of(sides[0])):
         sides.reverse()
         signs = [_TURNED[signs[0]]]
         # `x < 3` is now `3 > x`
-    name = sides[1]
+    name = text_of(sides[1])
     ends = [sides[0], *sides[2:]]
-    found = _NAME.fullmatch(name)
-    if found is None or any(found["letter"] in _LETTER.findall(end) for end in ends):
+    if _NAME.fullmatch(name) is None or any(sides[1][0] in end for end in ends):
         return None
     if len(signs) == 1:
-        ends.append("")
+        ends.append(())
         signs.append("")
     if signs[0] not in _RISING:
         ends.reverse()

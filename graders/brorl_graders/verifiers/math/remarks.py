@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from brorl_graders.verifiers.math.lexer import tokens_of
 from brorl_graders.verifiers.math.value import compare, read_value
 
 MAX_SENTENCE = 400  # characters before a remark or an answer in which a number or a denial is looked for
@@ -91,7 +92,7 @@ def _unless_remark(found: re.Match[str]) -> str:
         return found[0]
     if _PROSE.search(inside):
         return "" if _EXPLANATION.match(inside) or any(map(str.isdigit, inside)) else found[0]
-    one = read_value(inside.strip())
-    other = read_value(number[1])
+    one = read_value(tokens_of(inside.strip()))
+    other = read_value(tokens_of(number[1]))
     is_sum = one is not None and other is not None and compare(one, other)
     return "" if is_sum else found[0]

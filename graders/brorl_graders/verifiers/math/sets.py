@@ -9,43 +9,36 @@ from fractions import Fraction
 from itertools import product
 from typing import TypeGuard
 
-from brorl_graders.verifiers.math.expression import VARIABLE
+from brorl_graders.verifiers.math.expression import VARIABLE, is_variable
 from brorl_graders.verifiers.math.kinds import Expression, Group, Named, Quantity, Reading, Words, unnamed
 from brorl_graders.verifiers.math.relation import read_bounds
+from brorl_graders.verifiers.math.tokens import SPACE, Tokens, split, split_everywhere, stripped, text_of
 from brorl_graders.verifiers.math.value import Value
 from brorl_graders.verifiers.math.words import NONE
 
-ReadOne = Callable[[str], Reading | None]
+ReadOne = Callable[[Tokens], Reading | None]
 LEAST = Quantity(Value(complex(-math.inf)))
 LARGEST = Quantity(Value(complex(math.inf)))
 ALL_REALS = Group("()", (LEAST, LARGEST))
-ONE_OR_OTHER = re.compile(r"(?<![A-Za-z\\{])or(?![A-Za-z])")
-_BOTH = re.compile(r"(?<![A-Za-z\\{])and(?![A-Za-z])")
-_BOTH_OR_COMMA = re.compile(rf"{_BOTH.pattern}|,")
-_REALS = r"\\mathbb\{R\}"
+_REALS = "\\mathbb{R}"
+_WITHOUT = ("\\setminus", "-")
+_SIGNS = frozenset((_REALS, "\\setminus", "\\{", "\\in", "\\cup", "\\ne"))
+_SO_THAT = (",", "and", "\\text{with}", "\\text{where}")
 _ALL_REALS = re.compile(
-    r"(?:\\text\{)?(?:the set of )?all real(?: number)?s(?:\}|(?P<but> except(?: for)?\}? ?)(?P<left_out>.+))?",
-    re.IGNORECASE,
+    r"(?:\\text\{)?(?:the set of )?all real(?: number)?s(?P<but> except(?: for)?)?\}?", re.IGNORECASE
 )
-_REAL = re.compile(rf"^{VARIABLE}\\in{_REALS}(?: ?(?:,|and|\\text\{{(?:with|where)\}})|(?=\\setminus|$)) ?")
-_BUILDER = re.compile(rf"\\\{{(?P<name>{VARIABLE})(?:\\in{_REALS})?[:|] ?(?P<condition>.*?)\\\}}")
-_EXCEPT = re.compile(
-    rf"(?:(?P<name>{VARIABLE})\\ne ?|(?:{_REALS}|(?P<base>[(\[][^()\[\]]+[)\]]))(?:\\setminus|-)(?=\\\{{|[(\[]))"
-    r"(?P<left_out>.+)"
-)
-_MEMBER = re.compile(rf"(?:(?P<name>{VARIABLE}(?:_\{{\w\}})?)|\([^()]+\))\\in(?=[(\[\\])")
-_UNION = re.compile(r"\\cup(?![A-Za-z])")
+_MEMBER = re.compile(rf"(?P<name>{VARIABLE}(?:_\{{\w\}})?)|\([^()]+\)")
 
 
-def read_conditions(text: str, read_one: ReadOne) -> Reading | None:
-    """Read conditions of one name with "and" between them as one set. None: the text is something else.
+def read_conditions(tokens: Tokens, read_one: ReadOne) -> Reading | None:
+    """Read conditions of one name with "and" between them as one set. None: they are something else.
 
     There may be commas instead where a condition leaves values out, as in `x \\ge 3, x \\ne 5`.
     """
-    parts = (_BOTH_OR_COMMA if "\\ne" in text else _BOTH).split(text)
+    parts = split_everywhere(tokens, ("and", ",") if "\\ne" in tokens else ("and",))
     if len(parts) < 2:
         return None
-    readings = [read_one(part.strip()) for part in parts if part.strip()]
+    readings = [read_one(part) for part in parts if part]
     names = {reading.name for reading in readings if isinstance(reading, Named)}
     common: list[Group] | None = [ALL_REALS]
     for reading in readings:
@@ -91,52 +84,76 @@ def _set_of(intervals: list[Group]) -> Group:
     return intervals[0] if len(intervals) == 1 else Group("U", tuple(intervals))
 
 
-def read_set(text: str, read_one: ReadOne) -> Reading | None:
+def read_set(tokens: Tokens, read_one: ReadOne) -> Reading | None:
     """Read a set of real numbers that its signs name: all of them, all but some, those with a property, a union.
 
-    None: the text is no such set.
+    None: the tokens are no such set.
     """
-    in_words = _ALL_REALS.fullmatch(text)
-    if in_words:
-        text = f"\\mathbb{{R}}\\setminus\\{{{in_words['left_out']}\\}}" if in_words["but"] else "\\mathbb{R}"
-    if text == "\\mathbb{R}":
-        return ALL_REALS
-    if "\\" not in text:
+    tokens = _without_reals(_in_signs(tokens))
+    if _SIGNS.isdisjoint(tokens):
         return None
-    text = _REAL.sub("", text)
-    if not text:
+    if tokens == (_REALS,):
         return ALL_REALS
-    builder = _BUILDER.fullmatch(text)
-    if builder:
-        condition = read_conditions(builder["condition"], read_one) or read_one(builder["condition"])
-        return condition if isinstance(condition, Named) and condition.name == builder["name"] else None
-    member = _MEMBER.match(text)
-    inner = read_one(text[member.end() :]) if member else None
+    condition = _condition(tokens)
+    if condition:
+        found = read_conditions(condition, read_one) or read_one(condition)
+        return found if isinstance(found, Named) and found.name == tokens[1] else None
+    place = tokens.index("\\in") if "\\in" in tokens else 0
+    member = _MEMBER.fullmatch(text_of(tokens[:place])) if place else None
+    inner = read_one(tokens[place + 1 :]) if member else None
     if member and inner == Words(NONE):
         return inner
     if member and isinstance(inner, Group):
         return Named(member["name"], inner) if member["name"] else inner
-    if _UNION.search(text):
-        return _union(text, read_one)
-    return _all_but(text, read_one)
+    return _union(tokens, read_one) if "\\cup" in tokens else _all_but(tokens, read_one)
 
 
-def _all_but(text: str, read_one: ReadOne) -> Reading | None:
+def _in_signs(tokens: Tokens) -> Tokens:
+    """Write "all real numbers" and "all reals except 3 and 5" in signs."""
+    end = 0
+    while end < len(tokens) and (tokens[end] == SPACE or tokens[end].isalpha() or tokens[end].startswith("\\text{")):
+        end += 1
+    found = _ALL_REALS.fullmatch(text_of(stripped(tokens[:end]))) if end else None
+    if found is None or (found["but"] is None) == (end < len(tokens)):
+        return tokens
+    return (_REALS, "\\setminus", "\\{", *tokens[end:], "\\}") if found["but"] else (_REALS,)
+
+
+def _without_reals(tokens: Tokens) -> Tokens:
+    """Return what is said of `x` after `x\\in\\mathbb{R}`, or a set of which `x` is a member."""
+    if tokens[1:3] != ("\\in", _REALS) or not is_variable(tokens[0]):
+        return tokens
+    rest = stripped(tokens[3:])
+    if not rest or rest[0] == "\\setminus":
+        return (_REALS, *rest)
+    return stripped(rest[1:]) if rest[0] in _SO_THAT else tokens
+
+
+def _condition(tokens: Tokens) -> Tokens:
+    """Return the condition of a set such as `\\{x : x > 2\\}`, or () if there is none."""
+    if tokens[0] != "\\{" or tokens[-1] != "\\}" or not is_variable(tokens[1]):
+        return ()
+    rest = tokens[4:-1] if tokens[2:4] == ("\\in", _REALS) else tokens[2:-1]
+    return stripped(rest[1:]) if rest and rest[0] in (":", "|") else ()
+
+
+def _all_but(tokens: Tokens, read_one: ReadOne) -> Reading | None:
     """Read `x \\ne 3`, `\\mathbb{R}\\setminus\\{3,5\\}` and `\\mathbb{R}\\setminus[2,5]` as unions of intervals."""
-    found = _EXCEPT.fullmatch(text)
-    if found is None:
+    is_name = tokens[1:2] == ("\\ne",) and is_variable(tokens[0])
+    base, *others = [(_REALS,), stripped(tokens[2:])] if is_name else split(tokens, _WITHOUT) or [()]
+    if len(others) != 1 or not others[0] or (not is_name and others[0][0] not in ("\\{", "(", "[")):
         return None
-    kept = _intervals(read_one(found["base"]) if found["base"] else ALL_REALS)
-    inside = found["left_out"].removeprefix("\\{").removesuffix("\\}")
-    is_interval = inside[0] in "(["
-    for left_out in [read_one(inside)] if is_interval else map(read_one, inside.split(",")):
+    kept = _intervals(ALL_REALS if base == (_REALS,) else read_one(base))
+    inside = stripped(others[0], ("\\{", "\\}"))
+    is_interval = inside[:1] in (("(",), ("[",))
+    for left_out in map(read_one, [inside] if is_interval else split_everywhere(inside, ",")):
         intervals = [Group("[]", (left_out, left_out))] if _has_a_place(left_out) else _intervals(left_out)
         if kept is None or not intervals or len(intervals) > 1:
             return None
         kept = _common(kept, _complement(*intervals))
     if not kept:
         return None
-    return Named(found["name"], _set_of(kept)) if found["name"] else _set_of(kept)
+    return Named(tokens[0], _set_of(kept)) if is_name else _set_of(kept)
 
 
 def _complement(interval: Group) -> list[Group]:
@@ -145,15 +162,15 @@ def _complement(interval: Group) -> list[Group]:
     return [Group("(" + closing, (LEAST, low)), Group(opening + ")", (high, LARGEST))]
 
 
-def read_alternatives(text: str, read_one: ReadOne) -> Reading | None:
-    """Read intervals or solved inequalities with "or" between them as a union. None: the text is something else."""
-    parts = ONE_OR_OTHER.split(text)
+def read_alternatives(tokens: Tokens, read_one: ReadOne) -> Reading | None:
+    """Read intervals or solved inequalities with "or" between them as a union. None: they are something else."""
+    parts = split_everywhere(tokens, ("or",))
     if len(parts) < 2:
         return None
-    readings = [read_one(part.strip()) for part in parts]
+    readings = [read_one(part) for part in parts]
     names = {reading.name if isinstance(reading, Named) else "" for reading in readings}
     intervals = [item for item in map(unnamed, readings) if _is_interval(item)]
-    may_be_points = names == {""} and "\\infty" not in text and all(item.brackets == "()" for item in intervals)
+    may_be_points = names == {""} and "\\infty" not in tokens and all(item.brackets == "()" for item in intervals)
     if len(intervals) < len(parts) or len(names) > 1 or may_be_points:
         return None
     union = Group("U", tuple(intervals))
@@ -161,24 +178,24 @@ def read_alternatives(text: str, read_one: ReadOne) -> Reading | None:
     return Named(name, union) if name else union
 
 
-def _union(text: str, read_one: ReadOne) -> Group | None:
+def _union(tokens: Tokens, read_one: ReadOne) -> Group | None:
     """Read a union of intervals and sets in a mathematical answer. None: a part is neither."""
     parts = []
-    for part in _UNION.split(text):
-        reading = read_one(part.strip())
+    for part in split_everywhere(tokens, ("\\cup",)):
+        reading = read_one(part)
         if not isinstance(reading, Group) or not reading.brackets:
             return None
         parts.append(reading)
     return Group("U", tuple(parts))
 
 
-def read_inequality(text: str, read_one: ReadOne) -> Named | None:
+def read_inequality(tokens: Tokens, read_one: ReadOne) -> Named | None:
     """Read a solved inequality as a named interval."""
-    bounds = read_bounds(text)
+    bounds = read_bounds(tokens)
     if bounds is None:
         return None
-    low = read_one(bounds.low or "-\\infty")
-    high = read_one(bounds.high or "\\infty")
+    low = read_one(bounds.low or ("-", "\\infty"))
+    high = read_one(bounds.high or ("\\infty",))
     if not isinstance(low, (Quantity, Expression)) or not isinstance(high, (Quantity, Expression)):
         return None
     return Named(bounds.name, Group(bounds.brackets, (low, high)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from brorl_graders.verifiers.math.equation import is_to_be_solved
+from brorl_graders.verifiers.math.lexer import tokens_of
 from brorl_graders.verifiers.math.notation import in_one_notation, without_roots_in_words
 from brorl_graders.verifiers.math.number_words import (
     SCALES,
@@ -301,7 +302,7 @@ def _whole(text: str, run: re.Match[str], found: str) -> str:
                 return whole[0]
     first = _COUNT_BEFORE.search(text, start, run.start())
     both = f"{first[0].strip()} {found}" if first else found
-    return both if first and read_quantity(both) is not None else found
+    return both if first and read_quantity(tokens_of(both)) is not None else found
 
 
 def _group(text: str, first: re.Match[str]) -> str:

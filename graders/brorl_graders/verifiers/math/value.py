@@ -26,6 +26,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from brorl_graders.verifiers.math.expression import Tree, Unreadable, parse
+from brorl_graders.verifiers.math.tokens import Tokens, text_of
 
 MAX_NUMBER = 400  # characters of a number
 MAX_EXPONENT_DIGITS = 3  # digits of the exponent of a power of ten
@@ -53,7 +54,7 @@ _SIGNED_BRACKETS = re.compile(r"\(([-+][^()]*)\)")
 
 Numeric = Fraction | complex  # a Fraction is exact
 
-MAX_LENGTH = 200  # characters
+MAX_LENGTH = 200  # tokens
 MAX_BITS = 65536  # bits of the exact result of a power
 MAX_POWER = 10_000
 MAX_FACTORIAL = 5000
@@ -209,16 +210,16 @@ def _are_near_equal(one: Value, other: Value, difference: float, scale: float) -
 
 
 @lru_cache(maxsize=16384)
-def read_value(text: str) -> Value | None:
-    """Return the value of an expression in plain LaTeX, with fixed positive numbers for its variables.
+def read_value(tokens: Tokens) -> Value | None:
+    """Return the value of an expression, with fixed positive numbers for its variables.
 
-    None: the text is no plain expression, may be read in two ways, is one letter, or has no finite value.
+    None: it is no plain expression, may be read in two ways, is one letter, or has no finite value.
     """
-    if len(text) > MAX_LENGTH:
+    if len(tokens) > MAX_LENGTH:
         return None
     evaluator = _Evaluator()
     try:
-        tree = parse(text, is_strict=True)
+        tree = parse(tokens, is_strict=True)
         value = evaluator.value(tree)
         if isinstance(tree, str) and tree.isalpha():
             return None
@@ -226,7 +227,7 @@ def read_value(text: str) -> Value | None:
             return None
     except (Unreadable, ArithmeticError):
         return None
-    return Value(value, evaluator.has_variables, evaluator.largest, text=text)
+    return Value(value, evaluator.has_variables, evaluator.largest, text=text_of(tokens))
 
 
 class _Evaluator:

@@ -12,6 +12,7 @@ from brorl_graders.verifiers.math.equality import MIN_WORD
 from brorl_graders.verifiers.math.kinds import Group, Quantity, Reading, Words, Written, unnamed
 from brorl_graders.verifiers.math.notation import in_one_notation
 from brorl_graders.verifiers.math.reading import read
+from brorl_graders.verifiers.math.tokens import text_of
 
 MAX_LENGTH = 2000  # characters of an answer that is brought into one spelling
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
@@ -24,7 +25,7 @@ def key_of(answer: str) -> str | None:
     if len(answer) > MAX_LENGTH:
         return answer
     plain = in_one_notation(answer)
-    return _key(read(plain)) or _compact(plain) or None
+    return _key(read(plain)) or _compact(text_of(plain)) or None
 
 
 def _key(reading: Reading | None) -> str | None:
