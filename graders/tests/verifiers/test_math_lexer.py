@@ -10,6 +10,8 @@ TOKENS = [
     ("\\frac{1}{2}", ["\\frac{1}{2}", "\\dfrac12", "\\frac 1 2", "\\tfrac{1}2", "½", "$\\displaystyle\\frac{1}{2}$"]),
     ("x^{2}", ["x^2", "x²", "x ^ 2", "x**2", "\\mathbf{x}^{2}", "{x}^2"]),
     ("x^23", ["x^23"]),
+    ("12", ["12", "\\bf 12", "\\color{red}12", "\\begin{aligned}12\\end{aligned}", "\\begin{align*}12\\end{align*}"]),
+    ("2x+3", ["2x+3", "\\color{blue} 2x+3", "\\textcolor{red} 2x + 3"]),
     ("y\\le 3", ["y <= 3", "y ≤ 3", "y \\leqslant 3"]),
     ("5\\text{cm}", ["5 \\text{ cm}", "5\\,\\mathrm{cm}", "5~{\\rm cm}"]),
     ("5 cm", ["5  cm"]),

@@ -107,6 +107,17 @@ CASES = [
     ("Zürich", "<answer>Zürich</answer>", 1),
     ("Zürich", "<answer>Zurich</answer>", 0),
     ("R & D", "<answer>R & D</answer>", 1),
+    # lists with a comma before "and", shares, and numbers that are ruled out
+    ("1,3,5", "The solutions are 1, 3, and 5.", 1),
+    ("1,3,5", "The solutions are x = 1, x = 3, and x = 5.", 1),
+    ("5", "The solutions are 1, 3, and 5.", 0),
+    ("3/4", "The probability is 3 out of 4.", 1),
+    ("4", "The probability is 3 out of 4.", 0),
+    ("12", "So the total is 12 dollars, not 13.", 1),
+    ("13", "So the total is 12 dollars, not 13.", 0),
+    ("12", "12 is excluded, so there are none", 0),
+    ("12", "x = 12 is extraneous.", 0),
+    ("6", "I cannot determine whether it is 6", 0),
     # no solution in a sentence
     ("no solution", "So the system has no solution.", 1),
     ("DNE", "Therefore the limit does not exist.", 1),

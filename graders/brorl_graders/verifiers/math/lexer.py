@@ -78,6 +78,8 @@ _GREEK = """alpha beta gamma delta epsilon zeta eta theta lambda xi rho sigma ta
 Gamma Delta Theta Lambda Sigma Phi Psi"""
 _SPACES = ("$", "~", "\\ ", "\\,", "\\;", "\\:", "\\>", "\\(", "\\)", "\\[", "\\]", "\\quad", "\\qquad", "\\")
 _TYPESETTING = ("`", "\u200b", "\u2060", "\ufeff", "\\displaystyle", "\\textstyle", "\\limits")
+_TYPESETTING += ("\\bf", "\\rm", "\\it", "\\sf")
+_LAYOUT = frozenset(("aligned", "align", "gathered", "split", "equation"))  # environments that mean nothing
 _FONT_NAMES = "mathbf boldsymbol bm mathit mathsf mathtt underline num ce"
 _FONTS = frozenset(f"\\{name}" for name in _FONT_NAMES.split())
 _WITH_ONE_ARGUMENT = "^ _ \\sqrt \\overline \\vec \\hat \\mathbb \\mathcal \\mathfrak"
@@ -86,7 +88,7 @@ _PIECE = re.compile(
     r"\\(?:text(?:bf|it|rm|normal|tt)?|mbox|math(?:rm|bin|rel)|operatorname)\s*\{(?:[^{}]|\{[^{}]*\})*\}"
     r"|\{ ?\\(?:rm|bf|it|sf)(?![A-Za-z])[^{}]*\}|\\(?:SI|qty) ?\{[^{}]*\} ?\{[^{}]*\}"
     r"|\\(?:left|right|[bB]igg?[lrm]?)(?![A-Za-z])\s*\.?|\\mathbb\s*(?:\{\s*[A-Z]\s*\}|[A-Z](?![A-Za-z]))"
-    r"|\\(?:begin|end) ?\{ ?[a-z]+ ?\}(?: ?\{[lcr| ]*\})?"
+    r"|\\(?:begin|end) ?\{ ?[a-z]+\*? ?\}(?: ?\{[lcr| ]*\})?|\\(?:text)?color ?\{[^{}]*\}"
     r"|\\\\ ?\[[\d.]+ ?(?:pt|em|ex|mm|cm)\]|\\!\s*|\\q?quad|\\[A-Za-z]+|\\."
     r"|[A-Za-z]+|\d+|(?<=\d)\{\s*[,.:]\s*\}|[⁰¹²³⁴-⁹⁺⁻]+|[₀-₉]+|<=|>=|\+/-|\s+!=|\*\*|``|\.\.\.|\s+|.",
     re.DOTALL,
@@ -132,7 +134,10 @@ def _command(piece: str) -> tuple[str, ...]:
     name, _, inside = piece[1:].partition("{")
     name = name.strip()
     if name in ("begin", "end"):
-        return (f"\\{name}{{{inside.partition('}')[0].strip()}}}",)
+        environment = inside.partition("}")[0].strip(" *")
+        return () if environment in _LAYOUT else (f"\\{name}{{{environment}}}",)
+    if name in ("color", "textcolor"):
+        return ()
     if name.startswith("mathbb") and piece != "\\mathbb":
         return (f"\\mathbb{{{piece.strip(' }')[-1]}}}",)
     if name in ("SI", "qty"):

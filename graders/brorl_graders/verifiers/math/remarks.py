@@ -16,11 +16,11 @@ _DENIED = re.compile(  # before an answer, such as "I doubt that the answer is"
 )
 _DENIED_AT = re.compile(
     r"\b(?:not|never|cannot|can't|couldn't|isn't|aren't)(?:\s|\$|\\[(\[]|equal(?: to)?\b|be\b|[A-Za-z]\s*=)*$"
-    r"|\b(?:doubt|deny)\b[^.,;:\n]*$",
+    r"|\b(?:doubt|deny|whether)\b[^.,;:\n]*$",
     re.IGNORECASE,
 )
 _NO = r"(?:the|my|right|correct|possible|valid|it|true|what|an? (?:valid|possible|correct))"
-_BAD = r"(?:wrong|incorrect|impossible|false|invalid|a mistake)"
+_BAD = r"(?:wrong|incorrect|impossible|false|invalid|a mistake|excluded|extraneous|rejected|discarded|ruled out)"
 _SIZE = r"too (?:large|big|small|high|low|much|many|few|long|short)"
 _TAKEN_BACK = re.compile(
     r"[\s$*)\]}\\.,?!]*(?:(?:no|wait|hmm|but|oh|actually|sorry|however|which|this|that|it|answer|result)\b[,.!:… ]*)*"

@@ -56,6 +56,7 @@ _PIECES = (
     r"[.:](?=\d)",
     r"\.(?=\\(?:overline|bar|dot)\b|\(\d)",
     r"\.{3}",
+    r",(?= (?:and|or) (?:[-−\d(\[{\\∞√π]|[A-Za-z](?![A-Za-z])))",
     r",(?=\s?(?:[-−\d(\[{\\∞√π]|(?:[A-Za-z]|inf(?:inity)?)(?![A-Za-z])))",
     r"\\(?:text(?:bf|it|rm)?|mathrm) ?\{[^{}]*\}",
     r"\\(?:[A-Za-z]+|[{},%!;: ])",
@@ -105,7 +106,10 @@ _OTHER_SCRIPT = re.compile(
 _NEXT_WORD = re.compile(r"[ \t]+([A-Za-z]+)\b")
 _ORDINAL = re.compile(r"(?:st|nd|rd|th)\b")
 _CLOCK_END = re.compile(r" ?[ap]\.?m\b\.?", re.IGNORECASE)
-_COUNT_BEFORE = re.compile(r"\d+ [A-Za-z]+,? ?(?:and )?$")
+_COUNT_BEFORE = re.compile(r"\d+ (?:[A-Za-z]+,? ?(?:and )?|out of ?)$")
+_NOT_ANOTHER = re.compile(  # at the end of "12, not 13"
+    r",\s(?:and\s)?not\s(?:\$[^$\n]+\$|[-\d][^\s,;]*?)(?:\s[a-z]+)?(?=[.!]?\s*$)"
+)
 _BOUND = re.compile(r" at (?:most|least)\b")
 _PLAIN_NUMBER = re.compile(r"[-+]?[\d.,]*\d")
 _CODE = re.compile(r"[A-Z][A-Za-z()]*\d[\w()]*")
@@ -257,7 +261,7 @@ def _is_changed(line: str, run: re.Match[str], found: str) -> bool:
 
 def _last_in(text: str) -> str | None:
     """Return the last formula or number of a text, or None if it has none."""
-    text = without_remarks(text)
+    text = _NOT_ANOTHER.sub("", without_remarks(text))
     best = None
     last = -1
     group_start = None
@@ -294,7 +298,7 @@ def _is_changed_at_the_end(text: str, start: int, end: int) -> bool:
 
 
 def _whole(text: str, run: re.Match[str], found: str) -> str:
-    """Return the date, the chemical formula, or the quantity in two units that ends in a number, or the number."""
+    """Return the date, chemical formula, share ("3 out of 4") or quantity in two units that ends in a number, or it."""
     start = max(run.start() - MAX_BEFORE, 0)
     for pattern in (DATE_IN_TEXT, _CODE):
         for whole in pattern.finditer(text, start, run.end() + MAX_BEFORE):
@@ -302,7 +306,8 @@ def _whole(text: str, run: re.Match[str], found: str) -> str:
                 return whole[0]
     first = _COUNT_BEFORE.search(text, start, run.start())
     both = f"{first[0].strip()} {found}" if first else found
-    return both if first and read_quantity(tokens_of(both)) is not None else found
+    is_one = first is not None and (first[0].rstrip().endswith(" of") or read_quantity(tokens_of(both)) is not None)
+    return both if is_one else found
 
 
 def _group(text: str, first: re.Match[str]) -> str:
