@@ -24,6 +24,13 @@ TOKENS = [
     ("x}", ["x}"]),
 ]
 VERDICTS = [
+    ("42", "42\\checkmark", 1),
+    ("5 km/h", "5\\text{ kmph}", 1),
+    ("x=-1,2", "-1,2", 1),
+    ("x=-1,2", "(-1,2)", 0),
+    ("x=-1,2", "[-1,2]", 0),
+    ("(-\\infty,-2)\\cup(3,\\infty)", "x \\notin [-2,3]", 1),
+    ("[-2,3]", "x \\notin [-2,3]", 0),
     ("x > 5", "x \\text{ is greater than } 5", 1),
     ("x \\ge 5", "x \\text{ is at least } 5", 1),
     ("x > 5", "x \\text{ is greater than or equal to } 5", 0),

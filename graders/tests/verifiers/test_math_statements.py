@@ -118,6 +118,9 @@ CASES = [
     ("12", "12 is excluded, so there are none", 0),
     ("12", "x = 12 is extraneous.", 0),
     ("6", "I cannot determine whether it is 6", 0),
+    ("42", "Therefore $N=42$. $\\blacksquare$", 1),
+    ("42", "=> 42", 1),
+    ("7/12", "<answer>seven twelfths</answer>", 1),
     # no solution in a sentence
     ("no solution", "So the system has no solution.", 1),
     ("DNE", "Therefore the limit does not exist.", 1),

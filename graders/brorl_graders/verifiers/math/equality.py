@@ -206,7 +206,9 @@ def _groups(reference: Reading, given: Reading, rules: MathRules) -> bool:
         return False
     if brackets in _BRACKETS_IN_ANY_ORDER:
         return _unordered(reference, given, rules)
-    is_ordered = brackets in _BRACKETS_ITEM_BY_ITEM or reference.brackets == given.brackets
+    # The values of one name, as in `x = -1, 2`, are no point and no interval.
+    is_list = not reference.brackets and isinstance(reference.items[0], Named)
+    is_ordered = (brackets in _BRACKETS_ITEM_BY_ITEM and not is_list) or reference.brackets == given.brackets
     return is_ordered and _ordered(reference, given, rules)
 
 

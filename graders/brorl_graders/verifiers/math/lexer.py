@@ -78,7 +78,7 @@ _GREEK = """alpha beta gamma delta epsilon zeta eta theta lambda xi rho sigma ta
 Gamma Delta Theta Lambda Sigma Phi Psi"""
 _SPACES = ("$", "~", "\\ ", "\\,", "\\;", "\\:", "\\>", "\\(", "\\)", "\\[", "\\]", "\\quad", "\\qquad", "\\")
 _TYPESETTING = ("`", "\u200b", "\u2060", "\ufeff", "\\displaystyle", "\\textstyle", "\\limits")
-_TYPESETTING += ("\\bf", "\\rm", "\\it", "\\sf")
+_TYPESETTING += ("\\bf", "\\rm", "\\it", "\\sf", "\\checkmark", "\\blacksquare", "\\qed")
 _LAYOUT = frozenset(("aligned", "align", "gathered", "split", "equation"))  # environments that mean nothing
 _FONT_NAMES = "mathbf boldsymbol bm mathit mathsf mathtt underline num ce"
 _FONTS = frozenset(f"\\{name}" for name in _FONT_NAMES.split())

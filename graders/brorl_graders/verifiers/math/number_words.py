@@ -19,7 +19,18 @@ _BELOW_HUNDRED = {name: number for number, name in enumerate(_SMALL_NUMBERS.spli
 }
 SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
 SCALES |= {f"{name}s": number for name, number in SCALES.items()}
-_PARTS = {"half": 2, "halves": 2, "third": 3, "fourth": 4, "quarter": 4, "fifth": 5, "sixth": 6, "eighth": 8}
+_PARTS = {
+    "half": 2,
+    "halves": 2,
+    "third": 3,
+    "fourth": 4,
+    "quarter": 4,
+    "fifth": 5,
+    "sixth": 6,
+    "seventh": 7,
+    "eighth": 8,
+}
+_PARTS |= {"ninth": 9, "eleventh": 11, "twelfth": 12}
 _PARTS |= {"tenth": 10, "hundredth": 100, "thousandth": 1000}
 # Words that make something else of the number before or after them.
 _CHANGING = """

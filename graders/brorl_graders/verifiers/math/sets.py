@@ -22,7 +22,7 @@ LARGEST = Quantity(Value(complex(math.inf)))
 ALL_REALS = Group("()", (LEAST, LARGEST))
 _REALS = "\\mathbb{R}"
 _WITHOUT = ("\\setminus", "-")
-_SIGNS = frozenset((_REALS, "\\setminus", "\\{", "\\in", "\\cup", "\\ne"))
+_SIGNS = frozenset(("\\notin", _REALS, "\\setminus", "\\{", "\\in", "\\cup", "\\ne"))
 _SO_THAT = (",", "and", "\\text{with}", "\\text{where}")
 _ALL_REALS = re.compile(
     r"(?:\\text\{)?(?:the set of )?all real(?: number)?s(?P<but> except(?: for)?)?\}?", re.IGNORECASE
@@ -138,8 +138,8 @@ def _condition(tokens: Tokens) -> Tokens:
 
 
 def _all_but(tokens: Tokens, read_one: ReadOne) -> Reading | None:
-    """Read `x \\ne 3`, `\\mathbb{R}\\setminus\\{3,5\\}` and `\\mathbb{R}\\setminus[2,5]` as unions of intervals."""
-    is_name = tokens[1:2] == ("\\ne",) and is_variable(tokens[0])
+    """Read `x \\ne 3`, `x \\notin [2,5]`, `\\mathbb{R}\\setminus\\{3,5\\}` and the like as unions of intervals."""
+    is_name = tokens[1:2] in (("\\ne",), ("\\notin",)) and is_variable(tokens[0])
     base, *others = [(_REALS,), stripped(tokens[2:])] if is_name else split(tokens, _WITHOUT) or [()]
     if len(others) != 1 or not others[0] or (not is_name and others[0][0] not in ("\\{", "(", "[")):
         return None

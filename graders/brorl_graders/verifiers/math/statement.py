@@ -47,8 +47,11 @@ _FORMULA = re.compile(
     r"|\\\((?P<round>(?:[^\\]|\\(?![()]))+)\\\)|\\\[(?P<square>(?:[^\\]|\\(?![\[\]]))+)\\\]",
     re.DOTALL,
 )
+_SO = re.compile(r"^(?:[-=]>|[→⇒∴=])\s*")
 _BETWEEN = re.compile(r"\s*(?:,?\s*(?:and|or)|,|;)\s*")
-_BOLD = re.compile(r"(?<![\w)])\*\*|\*\*(?![\w(\\])|(?<!`)`(?!`)|```|</?(?:b|strong|i|em)>")
+_BOLD = re.compile(
+    r"\$\\(?:blacksquare|square|Box|qed|checkmark)\$|(?<![\w)])\*\*|\*\*(?![\w(\\])|(?<!`)`(?!`)|```|</?(?:b|strong|i|em)>"
+)
 _PIECES = (
     r"\{,\}",
     r"[-+*/^=<>%!|(){}\[\]_\d \t]",
@@ -131,7 +134,7 @@ def stated_answer(text: str, may_be_words: bool = True) -> str | None:
         may_exclaim = not said[0].rstrip().endswith((":", "#", "="))
         return _first_in(plain[said.end() : said.end() + MAX_STATEMENT].strip(), may_exclaim)
     if is_bare(plain) and (may_be_words or not _ONLY_WORDS.fullmatch(plain.strip())):
-        return plain.strip() or None
+        return _SO.sub("", plain.strip()) or None
     verdicts = _VERDICT.findall(plain) if _VERDICT.match(plain.strip()) else ()
     if len(verdicts) == 1:
         return verdicts[0]

@@ -88,6 +88,7 @@ _WHOLE_WORDS = {
     "mph": "mi/h",
     "kmh": "km/h",
     "kph": "km/h",
+    "kmph": "km/h",
     "kwh": "kW h",
 }
 _TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
