@@ -1,8 +1,7 @@
 """A clone of this checkout that has been used: uncommitted changes, files that git does not track, finished runs.
 
 It has a `.venv` of its own, which finds the clone's packages first and takes everything else from the environment
-that runs the tests. Ray starts the actors of README's commands; those of other pages are forked (`forked_workers.py`)
-from processes that have imported the libraries and the clone's code.
+that runs the tests.
 """
 
 from __future__ import annotations
@@ -17,8 +16,6 @@ import subprocess
 import sys
 import sysconfig
 import urllib.request
-from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +25,6 @@ from filelock import FileLock
 
 from tests.documented_commands.table import Row
 from tests.support.fake_slurm import FakeSlurm
-from tests.support.forked_workers import FOLDER, SWITCH, start_servers, variables_of
 from tests.support.run_folders import put_run
 from tests.support.source_tree import PACKAGES, ROOT
 
@@ -48,26 +44,6 @@ BRORL = """#!{python}
 import sys
 from nemo_brorl.__main__ import main
 sys.exit(main())
-"""
-ASKING = f"""
-import importlib.util
-import os
-import sys
-
-
-class AskForWorkers:
-    def find_spec(self, name, path=None, target=None):
-        if name != "ray._private.ray_constants":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        load = spec.loader.exec_module
-        spec.loader.exec_module = lambda module: (load(module), setattr(module, "SETUP_WORKER_FILENAME", {{ask!r}}))
-        return spec
-
-
-if "{FOLDER}" in os.environ:
-    sys.meta_path.insert(0, AskForWorkers())
 """
 MY_CODE = """
 from dataclasses import dataclass
@@ -100,14 +76,6 @@ class UsedClone:
                 _install(self.folder)
                 _use(self.folder)
                 (scratch / "COMPLETE").touch()
-
-    @cached_property
-    def workers(self) -> Mapping[str, str]:
-        """Variables with which actors are forked; none where Ray is to start them."""
-        if os.environ.get(SWITCH) != "1":
-            return {}
-        code_path = os.pathsep.join(_places(self.folder))
-        return variables_of(str(start_servers(str(self.folder / ".venv" / "bin" / "python"), code_path)))
 
     def lock(self, name: str) -> FileLock:
         """Let one process of pytest-xdist after the other do something."""
@@ -163,8 +131,6 @@ class UsedClone:
         variables = {name: os.environ[name] for name in KEPT if name in os.environ}
         here = [str(shell / "commands"), str(self.folder / ".venv" / "bin")]
         variables["PATH"] = os.pathsep.join([*here, variables["PATH"]])
-        if page != "README.md":
-            variables |= self.workers
         return subprocess.Popen(
             ["bash", "-c", SCRIPT.format(state=shell / "variables.sh", text=text)],
             cwd=self.folder,
@@ -206,20 +172,13 @@ def _install(folder: Path) -> None:
     subprocess.run([str(interpreter), "-m", "venv", "--without-pip", str(venv)], check=True)
     packages = sysconfig.get_paths()["purelib"]
     (site,) = venv.glob("lib/python3*/site-packages")
-    lines = [*_places(folder), f"import site; site.addsitedir({packages!r})", "import ask_for_workers"]
-    (site / "clone.pth").write_text("\n".join(lines) + "\n")
-    ask = folder / "tests" / "support" / "ask_for_worker.py"
-    (site / "ask_for_workers.py").write_text(ASKING.format(ask=str(ask)))
+    places = [str(folder / package.parent.relative_to(ROOT)) for package in PACKAGES]
+    (site / "clone.pth").write_text("\n".join([*places, f"import site; site.addsitedir({packages!r})"]) + "\n")
     program = venv / "bin" / "brorl"
     program.write_text(BRORL.format(python=venv / "bin" / "python"))
     program.chmod(0o755)
     stamp = """kind=cpu; eval "$(grep '^wanted=' scripts/install.sh)"; printf '%s' "$wanted" > .venv/.brorl-installed"""
     subprocess.run(["bash", "-c", stamp], cwd=folder, check=True)
-
-
-def _places(folder: Path) -> list[str]:
-    """Folders of a clone that hold its packages."""
-    return [str(folder / package.parent.relative_to(ROOT)) for package in PACKAGES]
 
 
 def _use(folder: Path) -> None:

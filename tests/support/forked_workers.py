@@ -3,8 +3,9 @@ engines, verifiers and stores, Megatron for policy ranks. A started one imports 
 
 Ray starts a worker by `setup_worker.py`. `ask_for_worker.py` stands in for it, sends what it was given to such a
 process and stays until the worker ends. Only with BRORL_TESTS_FORK=1, as `make test` has it unless FORK=0 is given.
-Processes of pytest-xdist share those that the one that started them has. A used clone has its own, from its own code.
-Ray itself starts the actors of README's commands, of the campaign and of jobs on the cluster.
+Processes of pytest-xdist share those that the one that started them has.
+Ray itself starts the actors of commands with an interpreter of their own (`python -m nemo_brorl`), so those of the
+campaign and of jobs on the cluster.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ ENGINE_MODULES = (
     "vllm.model_executor.models.qwen2",
 )
 RANK_MODULES = ("transformers.models.auto.modeling_auto", "transformers.models.qwen2.modeling_qwen2")
+_servers: dict[str, subprocess.Popen[bytes]] = {}
 
 
 def use_forked_workers() -> str | None:
@@ -56,7 +58,10 @@ def use_forked_workers() -> str | None:
     if os.environ.get(SWITCH) != "1":
         return None
     if FOLDER not in os.environ:
-        os.environ[FOLDER] = str(start_servers(sys.executable, CODE_PATH))
+        os.environ[FOLDER] = tempfile.mkdtemp(prefix="brorl_workers_")
+        for kind in KINDS:
+            _servers[kind] = _start_server(kind, Path(os.environ[FOLDER]))
+        atexit.register(_end_servers, os.getpid())
     enter_command(os.environ[FOLDER])
     return os.environ[FOLDER]
 
@@ -67,42 +72,29 @@ def enter_command(folder: str | None) -> None:
         return
     from ray._private import ray_constants
 
-    os.environ.update(variables_of(folder))
+    os.environ[FOLDER] = folder
+    os.environ[PATIENCE] = "600"  # the first ones wait for the imports
     ray_constants.SETUP_WORKER_FILENAME = str(ASK)
 
 
-def variables_of(folder: str) -> dict[str, str]:
-    """What a cluster whose actors are forked has in its environment: the first ones wait for the imports."""
-    return {FOLDER: folder, PATIENCE: "600"}
-
-
-def start_servers(interpreter: str, code_path: str) -> Path:
-    """Processes of that interpreter and code, which end with this one. Returns the folder of their sockets."""
-    folder = Path(tempfile.mkdtemp(prefix="brorl_workers_"))
-    servers = [_start_server(kind, folder, interpreter, code_path) for kind in KINDS]
-    atexit.register(_end_servers, os.getpid(), servers, folder)
-    return folder
-
-
-def _start_server(kind: str, folder: Path, interpreter: str, code_path: str) -> subprocess.Popen[bytes]:
+def _start_server(kind: str, folder: Path) -> subprocess.Popen[bytes]:
     """A process that ends with this one: its standard input does."""
-    environment = {**os.environ, "PYTHONPATH": code_path, "HF_HUB_OFFLINE": "1"}
+    environment = {**os.environ, "PYTHONPATH": CODE_PATH, "HF_HUB_OFFLINE": "1"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     if kind == "ranks":
         # As `policy/process/rank_process.py` starts them.
         environment |= {"MALLOC_ARENA_MAX": "1", "OMP_WAIT_POLICY": "passive"}
-    command = [interpreter, "-m", __name__, kind, str(folder)]
-    # Python looks for modules in the working directory before it looks in the path.
-    return subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, cwd=folder)
+    command = [sys.executable, "-m", __name__, kind, str(folder)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
 
 
-def _end_servers(owner: int, servers: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:
+def _end_servers(owner: int) -> None:
     if os.getpid() != owner:
         return
-    for server in servers:
+    for server in _servers.values():
         server.kill()
         server.wait()
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(os.environ[FOLDER], ignore_errors=True)
 
 
 def with_forked(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
