@@ -77,8 +77,8 @@ and \land \wedge ∧
 _GREEK = """alpha beta gamma delta epsilon zeta eta theta lambda xi rho sigma tau phi chi psi omega
 Gamma Delta Theta Lambda Sigma Phi Psi"""
 _SPACES = ("$", "~", "\\ ", "\\,", "\\;", "\\:", "\\>", "\\(", "\\)", "\\[", "\\]", "\\quad", "\\qquad", "\\")
-_TYPESETTING = ("`", "\u200b", "\u2060", "\ufeff", "\\displaystyle", "\\textstyle", "\\limits")
-_TYPESETTING += ("\\bf", "\\rm", "\\it", "\\sf", "\\checkmark", "\\blacksquare", "\\qed")
+_TYPESETTING_NAMES = "displaystyle textstyle limits bf rm it sf checkmark blacksquare qed"
+_TYPESETTING = ["`", "\u200b", "\u2060", "\ufeff", *(f"\\{name}" for name in _TYPESETTING_NAMES.split())]
 _LAYOUT = frozenset(("aligned", "align", "gathered", "split", "equation"))  # environments that mean nothing
 _FONT_NAMES = "mathbf boldsymbol bm mathit mathsf mathtt underline num ce"
 _FONTS = frozenset(f"\\{name}" for name in _FONT_NAMES.split())
