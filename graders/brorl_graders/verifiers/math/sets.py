@@ -138,7 +138,7 @@ def _condition(tokens: Tokens) -> Tokens:
 
 
 def _all_but(tokens: Tokens, read_one: ReadOne) -> Reading | None:
-    """Read `x \\ne 3`, `x \\notin [2,5]`, `\\mathbb{R}\\setminus\\{3,5\\}` and the like as unions of intervals."""
+    """Read `x \\ne 3`, `x \\notin [2,5]` and `\\mathbb{R}\\setminus\\{3,5\\}` as unions of intervals."""
     is_name = tokens[1:2] in (("\\ne",), ("\\notin",)) and is_variable(tokens[0])
     base, *others = [(_REALS,), stripped(tokens[2:])] if is_name else split(tokens, _WITHOUT) or [()]
     if len(others) != 1 or not others[0] or (not is_name and others[0][0] not in ("\\{", "(", "[")):
