@@ -265,13 +265,9 @@ class _Parser:
 
     def number(self, digits: str) -> Fraction:
         """Read a number, or the period of a repeating decimal behind its other digits, as in `0.1\\overline{6}`."""
-        is_decimal = "." in digits or self.skips(".")
-        if self.next != "\\overline" or not is_decimal:
-            if (
-                is_decimal
-                and "." not in digits
-                and (self.next == "(" or self.next[:1].isalnum() or self.next[:1] == ".")
-            ):
+        ends_in_point = "." not in digits and self.skips(".")
+        if self.next != "\\overline" or not (ends_in_point or "." in digits):
+            if ends_in_point and (self.next[:1] in ("(", ".") or self.next[:1].isalnum()):
                 raise Unreadable
             return Fraction(digits)
         self.take()

@@ -61,7 +61,6 @@ from brorl_graders.verifiers.math.words import (
 MAX_LENGTH = 600  # tokens
 MAX_ITEMS = 64
 
-_OR = ("or",)
 _OTHERS = ("and", "or")
 _JOINTS = frozenset((*_OTHERS, "=", "\\ne"))
 _COMMAS = (",", ";")
@@ -158,7 +157,7 @@ def _solutions(tokens: Tokens) -> Reading | None:
         return read_tuple(replaced(tokens, _OTHERS, ","), _read) if num and tokens[0] == "(" else None
     cases = split_everywhere(tokens, _OTHERS)
     if len(cases) == 1 or any(case.count("=") < 2 for case in cases):
-        cases = split_everywhere(tokens, (*_OR, ";"))
+        cases = split_everywhere(tokens, ("or", ";"))
     parts = [_items(replaced(case, _OTHERS, ",")) or [] for case in cases]
     if not all(parts) or any("=" not in item for item in chain(*parts)):
         return None

@@ -110,9 +110,7 @@ _NEXT_WORD = re.compile(r"[ \t]+([A-Za-z]+)\b")
 _ORDINAL = re.compile(r"(?:st|nd|rd|th)\b")
 _CLOCK_END = re.compile(r" ?[ap]\.?m\b\.?", re.IGNORECASE)
 _COUNT_BEFORE = re.compile(r"\d+ (?:[A-Za-z]+,? ?(?:and )?|out of ?)$")
-_NOT_ANOTHER = re.compile(  # at the end of "12, not 13"
-    r",\s(?:and\s)?not\s(?:\$[^$\n]+\$|[-\d][^\s,;]*?)(?:\s[a-z]+)?(?=[.!]?\s*$)"
-)
+_DENIED_LAST_NUMBER = re.compile(r",\s(?:and\s)?not\s(?:\$[^$\n]+\$|[-\d][^\s,;]*?)(?:\s[a-z]+)?(?=[.!]?\s*$)")
 _BOUND = re.compile(r" at (?:most|least)\b")
 _PLAIN_NUMBER = re.compile(r"[-+]?[\d.,]*\d")
 _CODE = re.compile(r"[A-Z][A-Za-z()]*\d[\w()]*")
@@ -264,7 +262,7 @@ def _is_changed(line: str, run: re.Match[str], found: str) -> bool:
 
 def _last_in(text: str) -> str | None:
     """Return the last formula or number of a text, or None if it has none."""
-    text = _NOT_ANOTHER.sub("", without_remarks(text))
+    text = _DENIED_LAST_NUMBER.sub("", without_remarks(text))
     best = None
     last = -1
     group_start = None
